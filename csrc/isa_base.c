@@ -1,0 +1,11 @@
+/* What every machine of the architecture has: SSE2 on x86-64, NEON on arm64. */
+#include "internal.h"
+#include "dispatch.h"
+
+#define VECTOR_BYTES 16
+
+#include "kernels/level.inc"
+
+const rl_table rl_table_base = {
+#include "table.inc"
+};

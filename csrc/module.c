@@ -1,0 +1,414 @@
+/* The CPython door, in the stable ABI: arrays over pool blocks, one call into the kernels, recording. */
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+
+#include "internal.h"
+#include "pool.h"
+#include "program.h"
+
+#define RELEASE_GIL_ELEMENTS 32768 /* work below this is shorter than handing the lock over twice */
+#define MAX_CONTEXTS 16
+
+enum { FLOAT32, FLOAT64, INT64, BOOL, UINT64, BFLOAT16, DTYPES };
+static const char *const formats[DTYPES] = {"f", "d", "lq", "?", "LQ", "H"};
+static const int item_bytes[DTYPES] = {4, 8, 8, 1, 8, 2};
+
+static PyObject *ndarray;            /* numpy.ndarray */
+static PyObject *numpy_dtypes;       /* tuple in the order above */
+static PyObject *exceptions;         /* tuple indexed by rl_status - 1 */
+static PyTypeObject *block_type, *program_type;
+
+static rl_pool *main_pool, *current_pool; /* they differ while a program is recorded */
+static rl_ctx *idle_contexts[MAX_CONTEXTS];
+static int idle_count;
+
+/* ---- Block: pool memory with a buffer, the base object of an array ---- */
+
+typedef struct {
+    PyObject_HEAD
+    void *data;
+    size_t bytes;
+    rl_pool *pool;
+} Block;
+
+static void block_dealloc(PyObject *self) {
+    Block *block = (Block *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    if (block->data) rl_pool_give(block->pool, block->data, block->bytes);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static int block_buffer(PyObject *self, Py_buffer *view, int flags) {
+    Block *block = (Block *)self;
+    return PyBuffer_FillInfo(view, self, block->data, (Py_ssize_t)block->bytes, 0, flags);
+}
+
+static PyType_Slot block_slots[] = {{Py_tp_dealloc, block_dealloc}, {Py_bf_getbuffer, block_buffer}, {0, NULL}};
+static PyType_Spec block_spec = {"rushlight._core.Block", sizeof(Block), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, block_slots};
+
+static int dtype_index(PyObject *dtype) {
+    for (int i = 0; i < DTYPES; i++)
+        if (PyTuple_GetItem(numpy_dtypes, i) == dtype) return i;
+    for (int i = 0; i < DTYPES; i++) /* an equal dtype that is not NumPy's own object */
+        if (PyObject_RichCompareBool(PyTuple_GetItem(numpy_dtypes, i), dtype, Py_EQ) == 1) return i;
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_TypeError, "empty: dtype %R has no kernels", dtype);
+    return -1;
+}
+
+static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (count != 2 || !PyTuple_Check(args[0])) return PyErr_Format(PyExc_TypeError, "empty(shape, dtype): shape must be a tuple");
+    int dtype = dtype_index(args[1]);
+    if (dtype < 0) return NULL;
+    size_t bytes = (size_t)item_bytes[dtype];
+    for (Py_ssize_t d = 0; d < PyTuple_Size(args[0]); d++) {
+        Py_ssize_t length = PyLong_AsSsize_t(PyTuple_GetItem(args[0], d));
+        if (length == -1 && PyErr_Occurred()) return NULL;
+        if (length < 0) return PyErr_Format(PyExc_ValueError, "empty: negative size in shape %R", args[0]);
+        if (__builtin_mul_overflow(bytes, (size_t)length, &bytes)) return PyErr_Format(PyExc_MemoryError, "empty: shape %R is too large", args[0]);
+    }
+    Block *block = PyObject_New(Block, block_type);
+    if (!block) return NULL;
+    rl_pool *pool = current_pool;
+    block->pool = pool;
+    block->bytes = bytes;
+    block->data = rl_pool_take(pool, &block->bytes);
+    PyObject *array = NULL;
+    if (block->data) array = PyObject_CallFunctionObjArgs(ndarray, args[0], args[1], (PyObject *)block, NULL);
+    else PyErr_Format(PyExc_MemoryError, "no memory for an array of shape %R (%zu bytes)", args[0], bytes);
+    Py_DECREF(block);
+    return array;
+}
+
+/* ---- arrays to views ---- */
+
+static int dtype_of_format(const char *format) {
+    if (*format == '@' || *format == '=' || *format == '<') format++;
+    if (format[0] == 0 || format[1] != 0) return -1;
+    for (int i = 0; i < DTYPES; i++)
+        if (strchr(formats[i], *format)) return i;
+    return -1;
+}
+
+/* Fill a view from an array.  The array outlives the call that uses the view, so its buffer need not be held. */
+static int view_of(PyObject *array, rl_view *view, bool written, const char *kernel) {
+    Py_buffer buffer;
+    if (PyObject_GetBuffer(array, &buffer, PyBUF_STRIDES | PyBUF_FORMAT | (written ? PyBUF_WRITABLE : 0))) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_TypeError, "%s: cannot %s %R", kernel, written ? "write to" : "read", array);
+        return -1;
+    }
+    int dtype = dtype_of_format(buffer.format ? buffer.format : "B");
+    bool fits = dtype >= 0 && buffer.ndim <= RL_MAX_DIMS && (uintptr_t)buffer.buf % (uintptr_t)item_bytes[dtype] == 0;
+    if (fits) {
+        view->data = buffer.buf;
+        view->dtype = dtype;
+        view->ndim = buffer.ndim;
+        for (int d = 0; d < buffer.ndim; d++) {
+            view->shape[d] = buffer.shape[d];
+            view->stride[d] = buffer.strides[d] / item_bytes[dtype];
+            fits = fits && buffer.strides[d] % item_bytes[dtype] == 0;
+        }
+    }
+    if (!fits)
+        PyErr_Format(PyExc_TypeError, "%s: an array of format '%s' and %d axes cannot be used (unknown dtype, misaligned, or more than %d axes)", kernel,
+                     buffer.format ? buffer.format : "B", buffer.ndim, RL_MAX_DIMS);
+    PyBuffer_Release(&buffer);
+    return fits ? 0 : -1;
+}
+
+static int list_of(PyObject *sequence, rl_list *list, bool written, const char *kernel) {
+    if (!PyList_Check(sequence)) {
+        PyErr_Format(PyExc_TypeError, "%s: expected a list of arrays, got %R", kernel, sequence);
+        return -1;
+    }
+    list->count = PyList_Size(sequence);
+    list->views = malloc(((size_t)list->count + 1) * sizeof(rl_view));
+    if (!list->views) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (int64_t i = 0; i < list->count; i++)
+        if (view_of(PyList_GetItem(sequence, (Py_ssize_t)i), &list->views[i], written, kernel)) return -1;
+    return 0;
+}
+
+/* The arguments of one call, with the storage that its views and lists live in. */
+typedef struct {
+    rl_argument values[RL_MAX_ARGUMENTS];
+    rl_view views[RL_MAX_ARGUMENTS];
+    rl_list lists[RL_MAX_ARGUMENTS];
+    int64_t elements; /* the most that any one view has */
+} call_arguments;
+
+static int64_t most_elements(const rl_list *list) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < list->count; i++) total += rl_size(&list->views[i]);
+    return total;
+}
+
+static int convert(const rl_kernel *kernel, int i, PyObject *argument, call_arguments *call) {
+    int kind = kernel->kinds[i] & KIND_ALONE;
+    bool written = kernel->kinds[i] & KIND_WRITTEN;
+    if (kind == KIND_INT) {
+        call->values[i].integer = PyLong_AsLongLong(argument);
+        return call->values[i].integer == -1 && PyErr_Occurred() ? -1 : 0;
+    }
+    if (kind == KIND_DOUBLE) {
+        call->values[i].number = PyFloat_AsDouble(argument);
+        return call->values[i].number == -1.0 && PyErr_Occurred() ? -1 : 0;
+    }
+    call->values[i].view = NULL;
+    if (argument == Py_None) return 0; /* the kernel's wrapper refuses it where the argument is not optional */
+    int64_t elements;
+    if (kind == KIND_LIST) {
+        call->values[i].list = &call->lists[i];
+        if (list_of(argument, &call->lists[i], written, kernel->name)) return -1;
+        elements = most_elements(&call->lists[i]);
+    } else {
+        call->values[i].view = &call->views[i];
+        if (view_of(argument, &call->views[i], written, kernel->name)) return -1;
+        elements = rl_size(&call->views[i]);
+    }
+    call->elements = RL_MAX(call->elements, elements);
+    return 0;
+}
+
+/* ---- Program ---- */
+
+typedef struct {
+    PyObject_HEAD
+    rl_program *program;
+    rl_pool *pool;
+    PyObject *pinned; /* arrays outside the private pool that the calls point into */
+} Program;
+
+static Program *recording;
+
+static void program_dealloc(PyObject *self) {
+    Program *program = (Program *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    rl_program_free(program->program);
+    if (program->pool) rl_pool_release(program->pool);
+    Py_XDECREF(program->pinned);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static int pin(PyObject *argument, const rl_view *view) {
+    return rl_pool_owns(recording->pool, view->data) ? 0 : PyList_Append(recording->pinned, argument);
+}
+
+static int record(int index, PyObject *const *args, const call_arguments *call) {
+    const rl_kernel *kernel = &rl_kernels[index];
+    for (int i = 0; i < kernel->argument_count; i++) {
+        int kind = kernel->kinds[i] & KIND_ALONE;
+        if (args[i] == Py_None || kind > KIND_LIST) continue;
+        if (kind != KIND_LIST && pin(args[i], &call->views[i])) return -1;
+        for (int64_t k = 0; kind == KIND_LIST && k < call->lists[i].count; k++)
+            if (pin(PyList_GetItem(args[i], (Py_ssize_t)k), &call->lists[i].views[k])) return -1;
+    }
+    if (rl_program_append(recording->program, index, call->values)) return 0;
+    PyErr_NoMemory();
+    return -1;
+}
+
+/* ---- the call ---- */
+
+static rl_ctx *take_context(void) { return idle_count > 0 ? idle_contexts[--idle_count] : rl_ctx_new(); }
+
+static void give_context(rl_ctx *ctx) {
+    if (idle_count < MAX_CONTEXTS) idle_contexts[idle_count++] = ctx;
+    else rl_ctx_free(ctx);
+}
+
+static PyObject *finish(rl_ctx *ctx, rl_status status) {
+    if (status) PyErr_SetString(PyTuple_GetItem(exceptions, (Py_ssize_t)status - 1), rl_error(ctx));
+    give_context(ctx);
+    if (status) return NULL;
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyObject *run(const rl_kernel *kernel, const call_arguments *call) {
+    rl_ctx *ctx = take_context();
+    if (!ctx) return PyErr_NoMemory();
+    rl_status status;
+    if (call->elements < RELEASE_GIL_ELEMENTS) {
+        status = kernel->run(ctx, call->values);
+    } else {
+        PyThreadState *state = PyEval_SaveThread();
+        status = kernel->run(ctx, call->values);
+        PyEval_RestoreThread(state);
+    }
+    return finish(ctx, status);
+}
+
+static PyObject *call(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    long index = count > 0 ? PyLong_AsLong(args[0]) : -1;
+    if (index < 0 || index >= rl_kernel_count) return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "call: no such kernel");
+    const rl_kernel *kernel = &rl_kernels[index];
+    args++;
+    if (count - 1 != kernel->argument_count)
+        return PyErr_Format(PyExc_TypeError, "%s: %d arguments expected, got %zd", kernel->name, kernel->argument_count, count - 1);
+    call_arguments arguments;
+    arguments.elements = 0;
+    for (int i = 0; i < kernel->argument_count; i++) arguments.lists[i].views = NULL;
+    PyObject *result = NULL;
+    bool ready = true;
+    for (int i = 0; i < kernel->argument_count && ready; i++) ready = convert(kernel, i, args[i], &arguments) == 0;
+    if (ready && recording) ready = record((int)index, args, &arguments) == 0;
+    if (ready) result = run(kernel, &arguments);
+    for (int i = 0; i < kernel->argument_count; i++) free(arguments.lists[i].views);
+    return result;
+}
+
+/* ---- recording ---- */
+
+static PyObject *record_start(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    if (recording) return PyErr_Format(PyExc_RuntimeError, "record_start: a program is being recorded already");
+    Program *program = PyObject_New(Program, program_type);
+    if (!program) return NULL;
+    program->program = rl_program_new();
+    program->pool = rl_pool_new();
+    program->pinned = PyList_New(0);
+    if (!program->program || !program->pool || !program->pinned) {
+        Py_DECREF(program);
+        return PyErr_NoMemory();
+    }
+    recording = program;
+    current_pool = program->pool;
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyObject *record_stop(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    if (!recording) return PyErr_Format(PyExc_RuntimeError, "record_stop: nothing is being recorded");
+    Program *program = recording;
+    recording = NULL;
+    current_pool = main_pool;
+    return (PyObject *)program;
+}
+
+static PyObject *program_run(PyObject *self, PyObject *unused) {
+    (void)unused;
+    rl_ctx *ctx = take_context();
+    if (!ctx) return PyErr_NoMemory();
+    PyThreadState *state = PyEval_SaveThread();
+    rl_status status = rl_program_run(((Program *)self)->program, ctx);
+    PyEval_RestoreThread(state);
+    return finish(ctx, status);
+}
+
+static Py_ssize_t program_length(PyObject *self) { return (Py_ssize_t)rl_program_length(((Program *)self)->program); }
+
+static PyMethodDef program_methods[] = {{"run", program_run, METH_NOARGS, "Run every recorded call in order."}, {NULL, NULL, 0, NULL}};
+static PyType_Slot program_slots[] = {
+    {Py_tp_dealloc, program_dealloc}, {Py_sq_length, program_length}, {Py_tp_methods, program_methods}, {0, NULL}};
+static PyType_Spec program_spec = {"rushlight._core.Program", sizeof(Program), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                   program_slots};
+
+/* ---- settings ---- */
+
+static PyObject *setup(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *array, *dtypes, *errors;
+    if (!PyArg_ParseTuple(args, "OO!O!", &array, &PyTuple_Type, &dtypes, &PyTuple_Type, &errors)) return NULL;
+    if (PyTuple_Size(dtypes) != DTYPES || PyTuple_Size(errors) != RL_MEMORY_ERROR)
+        return PyErr_Format(PyExc_ValueError, "setup: %d dtypes and %d exceptions expected", DTYPES, RL_MEMORY_ERROR);
+    Py_INCREF(array);
+    Py_INCREF(dtypes);
+    Py_INCREF(errors);
+    ndarray = array;
+    numpy_dtypes = dtypes;
+    exceptions = errors;
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyObject *set_num_threads(PyObject *module, PyObject *count) {
+    (void)module;
+    long threads = PyLong_AsLong(count);
+    if (threads == -1 && PyErr_Occurred()) return NULL;
+    if (threads < 1) return PyErr_Format(PyExc_ValueError, "set_num_threads: expected at least 1, got %ld", threads);
+    rl_set_num_threads((int)RL_MIN(threads, RL_MAX_THREADS));
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyObject *get_num_threads(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    return PyLong_FromLong(rl_get_num_threads());
+}
+
+static PyObject *level(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    return PyUnicode_FromString(rl_level());
+}
+
+static PyObject *set_level(PyObject *module, PyObject *name) {
+    (void)module;
+    PyObject *bytes = PyUnicode_AsUTF8String(name);
+    if (!bytes) return NULL;
+    int accepted = rl_set_level(PyBytes_AsString(bytes));
+    Py_DECREF(bytes);
+    return PyBool_FromLong(accepted);
+}
+
+static PyObject *memory_stats(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    rl_pool_stats stats = rl_pool_measure(main_pool);
+    return Py_BuildValue("{s:n,s:n,s:n}", "in_use", (Py_ssize_t)stats.in_use, "peak", (Py_ssize_t)stats.peak, "reserved", (Py_ssize_t)stats.reserved);
+}
+
+static PyObject *empty_cache(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    rl_pool_trim(main_pool);
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyMethodDef methods[] = {
+    {"setup", setup, METH_VARARGS, "setup(ndarray, dtypes, exceptions): what the door makes and raises."},
+    {"empty", (PyCFunction)(void (*)(void))empty, METH_FASTCALL, "empty(shape, dtype): an array over a block of the memory pool."},
+    {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL, "call(kernel, *arguments): run one kernel of rushlight.h."},
+    {"record_start", record_start, METH_NOARGS, "Write down every call from now on, with a private memory pool."},
+    {"record_stop", record_stop, METH_NOARGS, "End the recording and return its Program."},
+    {"set_num_threads", set_num_threads, METH_O, "Threads of the kernels, the caller included."},
+    {"get_num_threads", get_num_threads, METH_NOARGS, "Threads of the kernels, the caller included."},
+    {"level", level, METH_NOARGS, "The instruction-set level in use."},
+    {"set_level", set_level, METH_O, "Use a level by name; False when the CPU or the build lacks it."},
+    {"memory_stats", memory_stats, METH_NOARGS, "Bytes of the memory pool: in_use, peak, reserved."},
+    {"empty_cache", empty_cache, METH_NOARGS, "Give the pages of free blocks back to the system."},
+    {NULL, NULL, 0, NULL}};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rushlight._core", "Rushlight's native core.", -1, methods, NULL, NULL, NULL, NULL};
+
+static int add_constants(PyObject *module) {
+    PyObject *kernels = PyDict_New(), *levels = PyList_New(0);
+    for (int i = 0; kernels && i < rl_kernel_count; i++) {
+        PyObject *index = PyLong_FromLong(i);
+        if (!index || PyDict_SetItemString(kernels, rl_kernels[i].name, index)) return -1;
+        Py_DECREF(index);
+    }
+    for (const char *const *name = rl_levels(); levels && *name; name++) {
+        PyObject *text = PyUnicode_FromString(*name);
+        if (!text || PyList_Append(levels, text)) return -1;
+        Py_DECREF(text);
+    }
+    return PyModule_AddObject(module, "KERNELS", kernels) || PyModule_AddObject(module, "LEVELS", levels);
+}
+
+PyMODINIT_FUNC PyInit__core(void) {
+    PyObject *module = PyModule_Create(&definition);
+    block_type = (PyTypeObject *)PyType_FromSpec(&block_spec);
+    program_type = (PyTypeObject *)PyType_FromSpec(&program_spec);
+    main_pool = current_pool = rl_pool_new();
+    if (!module || !block_type || !program_type || !main_pool || add_constants(module)) return NULL;
+    return module;
+}

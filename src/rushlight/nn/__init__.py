@@ -1,0 +1,16 @@
+"""Modules, layers, losses."""
+
+from rushlight.nn import functional, init, utils
+from rushlight.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Tanh
+from rushlight.nn.container import ModuleDict, ModuleList, Sequential
+from rushlight.nn.layers import (
+    Dropout,
+    Embedding,
+    Flatten,
+    Identity,
+    LayerNorm,
+    Linear,
+    RMSNorm,
+)
+from rushlight.nn.loss import CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
+from rushlight.nn.module import Buffer, Module, Parameter

@@ -1,0 +1,43 @@
+"""Functions of layers and losses under PyTorch's names."""
+
+from rushlight.ops import (
+    cross_entropy,
+    dropout,
+    embedding,
+    gelu,
+    l1_loss,
+    layer_norm,
+    linear,
+    linear_cross_entropy,
+    log_softmax,
+    mse_loss,
+    nll_loss,
+    relu,
+    rms_norm,
+    scaled_dot_product_attention,
+    sigmoid,
+    silu,
+    softmax,
+    tanh,
+)
+
+__all__ = [
+    "cross_entropy",
+    "dropout",
+    "embedding",
+    "gelu",
+    "l1_loss",
+    "layer_norm",
+    "linear",
+    "linear_cross_entropy",
+    "log_softmax",
+    "mse_loss",
+    "nll_loss",
+    "relu",
+    "rms_norm",
+    "scaled_dot_product_attention",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "tanh",
+]

@@ -1,0 +1,114 @@
+"""From what a user passes to tensors: scalars, arrays, promotion, and the way out to NumPy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+
+from rushlight import kernels
+from rushlight.autograd import TensorBase, new_tensor, record
+from rushlight.dtypes import from_numpy
+from rushlight.errors import DtypeError
+from rushlight.kernels import FLOAT32, FLOAT64, INT64, Array
+
+if TYPE_CHECKING:
+    from rushlight.tensor import Tensor
+
+TensorLike: TypeAlias = "Tensor | Array | float | int | bool | list[Any] | tuple[Any, ...]"
+_SCALARS = (float, int, bool, np.generic)
+
+
+def as_tensor(x: TensorLike) -> Tensor:
+    """X as a Tensor, without a copy where it is one or an array; Python floats are float32."""
+    if isinstance(x, TensorBase):
+        return cast("Tensor", x)
+    if isinstance(x, np.ndarray):
+        return new_tensor(x)
+    array = np.asarray(x)
+    if array.dtype == FLOAT64:
+        array = array.astype(FLOAT32)
+    from_numpy(array.dtype)
+    return new_tensor(array)
+
+
+def as_real(x: TensorLike) -> Tensor:
+    """`as_tensor`, with integers converted to float32."""
+    x = as_tensor(x)
+    if x.array.dtype.kind != "f":
+        return new_tensor(kernels.cast(x.array, FLOAT32))
+    return x
+
+
+def is_real(x: TensorBase) -> bool:
+    """Whether the kernels compute with it: float32 or float64."""
+    return x.array.dtype is FLOAT32 or x.array.dtype is FLOAT64 or x.array.dtype in (FLOAT32, FLOAT64)
+
+
+def host(x: TensorBase, name: str) -> Array:
+    """The array of x for an operation that NumPy carries out: the one way out of the kernels."""
+    return x.array
+
+
+def pair(x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
+    """Two operands with one dtype.
+
+    A Python or NumPy scalar takes the tensor's dtype (an integer tensor and a fraction give float32). Tensors
+    promote as in PyTorch: floating point over integer, then the wider; one without axes gives way to one
+    with axes of the same kind.
+    """
+    if isinstance(x, TensorBase) and isinstance(y, TensorBase):
+        if x.array.dtype == y.array.dtype:
+            return cast("Tensor", x), cast("Tensor", y)
+        return promote(cast("Tensor", x), cast("Tensor", y))
+    if isinstance(y, _SCALARS):
+        x = as_tensor(x)
+        return _with_scalar(x, y)
+    if isinstance(x, _SCALARS):
+        y, x = _with_scalar(as_tensor(y), x)
+        return x, y
+    return pair(as_tensor(x), as_tensor(y))
+
+
+def _with_scalar(x: Tensor, scalar: Any) -> tuple[Tensor, Tensor]:
+    dtype = x.array.dtype
+    if dtype.kind != "f" and isinstance(scalar, float | np.floating):
+        x, dtype = to_dtype(x, FLOAT32), FLOAT32
+    elif dtype.kind == "b" and not isinstance(scalar, bool | np.bool_):
+        x, dtype = to_dtype(x, INT64), INT64
+    try:
+        return x, new_tensor(np.array(scalar, dtype))
+    except OverflowError:
+        raise DtypeError(f"{scalar} does not fit {from_numpy(dtype)}") from None
+
+
+def promote(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Convert one of two tensors of different dtypes; see `pair`."""
+    dtype = promoted(x.array, y.array)
+    return to_dtype(x, dtype), to_dtype(y, dtype)
+
+
+def promoted(x: Array, y: Array) -> np.dtype[Any]:
+    """The dtype in which x and y meet."""
+    order = "biuf"
+    x_kind, y_kind = order.index(x.dtype.kind), order.index(y.dtype.kind)
+    if (x.ndim == 0) != (y.ndim == 0):
+        wide, narrow = (y, x) if x.ndim == 0 else (x, y)
+        if max(min(order.index(wide.dtype.kind), 2), 1 if wide.dtype.kind != "b" else 0) >= min(
+            order.index(narrow.dtype.kind), 2
+        ) and (wide.dtype.kind == "f" or narrow.dtype.kind != "f"):
+            return wide.dtype
+    if (x_kind == 3) != (y_kind == 3):
+        return x.dtype if x_kind == 3 else y.dtype
+    return np.promote_types(x.dtype, y.dtype)
+
+
+def to_dtype(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """X in another NumPy dtype, differentiable between floating-point ones; x itself when it is."""
+    source = x.array.dtype
+    if source == dtype:
+        return x
+    out = kernels.cast(x.array, dtype)
+    if dtype.kind != "f":
+        return new_tensor(out)
+    return record("to", out, (x,), lambda g: (to_dtype(g, source),), attrs={"dtype": dtype.name})

@@ -1,0 +1,38 @@
+"""Dropout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rushlight import kernels
+from rushlight.autograd import record
+from rushlight.ops.convert import TensorLike, as_real
+from rushlight.ops.shape import contiguous
+from rushlight.random import default_generator
+
+if TYPE_CHECKING:
+    from rushlight.tensor import Tensor
+
+
+def dropout(x: TensorLike, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Each element zero with probability p, the others divided by 1 - p; x itself when not training.
+
+    Raises: ValueError for p outside [0, 1] or inplace=True.  Source: Srivastava et al. 2014.
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout: p must lie in [0, 1], got {p}")
+    if inplace:
+        raise ValueError("dropout: inplace=True is not supported; use the returned tensor")
+    x = as_real(x)
+    if not training or p == 0:
+        return x
+    x = contiguous(x)
+    out, keep = kernels.dropout(x.array, default_generator.state, p)
+
+    def vjp(g: Tensor) -> tuple[Tensor]:
+        out = kernels.dropout_backward(kernels.contiguous(g.array), keep, p)
+        return (record("dropout_backward", out, (g,), lambda h: vjp(h)),)
+
+    return record("dropout", out, (x,), vjp, attrs={"p": p})
+
+

@@ -1,0 +1,173 @@
+"""Reading and writing parts of tensors by index; embedding.
+
+Integers, slices, None and Ellipsis make views. Integer arrays and boolean masks copy, through NumPy;
+repeated indices add up in the gradient.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rushlight import kernels
+from rushlight.autograd import (
+    Partial,
+    TensorBase,
+    changed_in_place,
+    is_grad_enabled,
+    new_tensor,
+    record,
+)
+from rushlight.errors import DtypeError, GraphError, ShapeError
+from rushlight.kernels import INT64, Array
+from rushlight.ops.convert import TensorLike, as_tensor, host, to_dtype
+from rushlight.ops.shape import axis, part
+
+if TYPE_CHECKING:
+    from rushlight.tensor import Tensor
+
+
+def _plain(index: Any) -> tuple[Any, bool]:
+    """The index with tensors as arrays, and whether it is basic: integers, slices, None, Ellipsis."""
+    items = index if isinstance(index, tuple) else (index,)
+    plain: list[Any] = []
+    basic = True
+    for item in items:
+        if isinstance(item, TensorBase):
+            item = item.array
+        if isinstance(item, np.ndarray) and item.ndim == 0 and item.dtype.kind in "iu":
+            item = int(item)
+        if isinstance(item, bool | list | np.ndarray):
+            basic = False
+        if isinstance(item, slice):
+            item = slice(*(None if n is None else int(n) for n in (item.start, item.stop, item.step)))
+            if item.step is not None and item.step <= 0:
+                raise ValueError(f"getitem: the step must be positive, got {item.step}; use flip")
+        plain.append(item)
+    return tuple(plain), basic
+
+
+def getitem(x: Tensor, index: Any) -> Tensor:
+    """x[index]."""
+    plain, basic = _plain(index)
+    try:
+        if basic:
+            return part(x, plain)
+        out = x.array[plain]
+    except IndexError as error:
+        raise IndexError(f"getitem: shape {x.array.shape}: {error}") from None
+    shape, kind = x.array.shape, x.array.dtype
+
+    def vjp(g: Tensor) -> tuple[Partial]:
+        return (Partial(shape, kind, lambda buffer: np.add.at(buffer, plain, g.array)),)
+
+    return record("getitem", _pooled(out), (x,), vjp)
+
+
+def _pooled(array: Array) -> Array:
+    return kernels.copy(array) if array.dtype in kernels.KERNEL_DTYPES else array
+
+
+def setitem(x: Tensor, index: Any, value: TensorLike) -> None:
+    """x[index] = value, in place and outside the graph.
+
+    Raises GraphError when x or value is being recorded; build the result with `where`, `cat` or
+    `masked_fill` then.
+    """
+    value = as_tensor(value)
+    if is_grad_enabled() and (x.needs_grad or value.needs_grad):
+        raise GraphError(
+            "setitem: assigning into a part is not differentiable; use where, masked_fill, cat or "
+            "stack, or torch-style no_grad() when no gradient is wanted"
+        )
+    plain, basic = _plain(index)
+    source = value.array
+    if basic:
+        place = x.array[plain]
+        if not isinstance(place, np.ndarray):
+            x.array[plain] = source
+        else:
+            kernels.broadcast("setitem", place.shape, source.shape)
+            kernels.copy_into(place, source)
+    else:
+        x.array[plain] = source
+    changed_in_place(x)
+
+
+def integer_index(name: str, index: TensorLike) -> Tensor:
+    """An index as int64.  Raises DtypeError when it is not of integers."""
+    index = as_tensor(index)
+    if index.array.dtype.kind not in "iu":
+        raise DtypeError(f"{name}: the index is {index.array.dtype}, expected int64")
+    return to_dtype(index, INT64)
+
+
+def embedding(index: TensorLike, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+    """Rows of a table.  index (...) integers, weight (V, D) -> (..., D).
+
+    padding_idx: a row that gets no gradient.
+    Raises: IndexError for an index outside [0, V), ShapeError, DtypeError.
+    """
+    index = integer_index("embedding", index)
+    table = weight.array
+    if table.ndim != 2:
+        raise ShapeError(f"embedding: weight has shape {table.shape}, expected (V, D)")
+    rows = index.array
+    skip = -1 if padding_idx is None else axis("embedding", padding_idx, table.shape[0])
+
+    def scatter(g: Tensor) -> Any:
+        gradient = kernels.contiguous(g.array)
+        return lambda buffer: kernels.embedding_backward(buffer, gradient, rows, skip)
+
+    return record(
+        "embedding",
+        kernels.embedding(table, rows),
+        (weight,),
+        lambda g: (Partial(table.shape, table.dtype, scatter(g)),),
+        saved=(index,),
+    )
+
+
+def gather(x: TensorLike, dim: int, index: TensorLike) -> Tensor:
+    """out[i][j] = x[index[i][j]][j] for dim 0 and so on; index has x's rank."""
+    x, index = as_tensor(x), integer_index("gather", index)
+    dim = axis("gather", dim, x.array.ndim)
+    chosen = index.array
+    if chosen.ndim != x.array.ndim:
+        raise ShapeError(f"gather: index {chosen.shape} and input {x.array.shape} differ in rank")
+    for d, (n, m) in enumerate(zip(chosen.shape, x.array.shape, strict=True)):
+        if d != dim and n > m:
+            raise ShapeError(f"gather: index {chosen.shape} exceeds input {x.array.shape} in axis {d}")
+    check_range("gather", chosen, x.array.shape[dim])
+    where = tuple(
+        chosen if d == dim else np.arange(n).reshape([-1 if e == d else 1 for e in range(chosen.ndim)])
+        for d, n in enumerate(chosen.shape)
+    )
+    shape, kind = x.array.shape, x.array.dtype
+
+    def vjp(g: Tensor) -> tuple[Partial]:
+        return (Partial(shape, kind, lambda buffer: np.add.at(buffer, where, g.array)),)
+
+    return record("gather", _pooled(host(x, "gather")[where]), (x,), vjp)
+
+
+def check_range(name: str, index: Array, size: int) -> None:
+    """Raise IndexError naming the first index outside [0, size)."""
+    bad = (index < 0) | (index >= size)
+    if bad.any():
+        first = tuple(int(i[0]) for i in np.nonzero(np.atleast_1d(bad)))
+        value = int(np.atleast_1d(index)[first])
+        raise IndexError(f"{name}: index {value} at {first} is outside [0, {size})")
+
+
+def index_select(x: TensorLike, dim: int, index: TensorLike) -> Tensor:
+    """Slices of an axis in the order of a 1-D index."""
+    x, index = as_tensor(x), integer_index("index_select", index)
+    dim = axis("index_select", dim, x.array.ndim)
+    if index.array.ndim != 1:
+        raise ShapeError(f"index_select: index has shape {index.array.shape}, expected one axis")
+    check_range("index_select", index.array, x.array.shape[dim])
+    return getitem(x, (*(slice(None),) * dim, index))
+
+

@@ -1,0 +1,104 @@
+"""Operations that change a tensor in place.
+
+Each computes the new value with the ordinary operation and writes it into the tensor's memory, whose version
+moves on, so a backward pass that saved the old value raises. A leaf that requires grad is changed
+under `no_grad` only; a tensor that shares memory with a recorded view cannot be changed while recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rushlight import kernels
+from rushlight.autograd import changed_in_place, is_grad_enabled
+from rushlight.errors import GraphError, ShapeError
+from rushlight.ops import elementwise
+from rushlight.ops.convert import TensorLike, as_tensor
+from rushlight.random import Generator, default_generator
+
+if TYPE_CHECKING:
+    from rushlight.tensor import Tensor
+
+
+def _write(name: str, x: Tensor, value: Tensor) -> Tensor:
+    """Make x's memory hold value, and x's node value's."""
+    if value.array.shape != x.array.shape:
+        raise ShapeError(f"{name}: the result {value.array.shape} does not fit {x.array.shape}")
+    if is_grad_enabled() and (x.needs_grad or value.needs_grad):
+        if x.needs_grad and x.node is None:
+            raise GraphError(f"{name}: a leaf that requires grad can be changed under no_grad only")
+        if x.version is not None and x.version.viewed:
+            raise GraphError(
+                f"{name}: the tensor shares memory with a recorded view; write x = x.{name[:-1]}(...)"
+            )
+        x.node, x.needs_grad = value.node, value.needs_grad
+    kernels.copy_into(x.array, value.array)
+    changed_in_place(x)
+    return x
+
+
+def _in_place(name: str, operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return _write(name, x, operation(x, *args, **kwargs))
+
+    run.__name__ = name
+    run.__doc__ = f"`{name[:-1]}`, in place."
+    return run
+
+
+add_, sub_ = _in_place("add_", elementwise.add), _in_place("sub_", elementwise.sub)
+mul_, div_ = _in_place("mul_", elementwise.mul), _in_place("div_", elementwise.div)
+clamp_, masked_fill_ = (
+    _in_place("clamp_", elementwise.clamp),
+    _in_place("masked_fill_", elementwise.masked_fill),
+)
+
+
+def copy_(x: Tensor, source: TensorLike) -> Tensor:
+    """Take over another tensor's values, broadcast and converted."""
+    source = as_tensor(source)
+    kernels.broadcast("copy_", x.array.shape, source.array.shape)
+    return _write("copy_", x, elementwise.expand_to(source, x.array.shape))
+
+
+def fill_(x: Tensor, value: float) -> Tensor:
+    """One value everywhere."""
+    _refuse_recorded("fill_", x)
+    x.array.fill(value) if x.array.dtype.kind != "f" else kernels.call(kernels.K.fill, x.array, value)
+    changed_in_place(x)
+    return x
+
+
+def zero_(x: Tensor) -> Tensor:
+    """Zero everywhere."""
+    return fill_(x, 0)
+
+
+def _refuse_recorded(name: str, x: Tensor) -> None:
+    if x.needs_grad and is_grad_enabled():
+        raise GraphError(f"{name}: the tensor requires grad; change it under no_grad")
+
+
+def normal_(
+    x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None
+) -> Tensor:
+    """Normal numbers."""
+    _refuse_recorded("normal_", x)
+    state = (generator or default_generator).state
+    kernels.copy_into(x.array, kernels.random_normal(x.array.shape, state, mean, std, x.array.dtype))
+    changed_in_place(x)
+    return x
+
+
+def uniform_(
+    x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Generator | None = None
+) -> Tensor:
+    """Uniform numbers in [low, high)."""
+    _refuse_recorded("uniform_", x)
+    state = (generator or default_generator).state
+    kernels.copy_into(x.array, kernels.random_uniform(x.array.shape, state, low, high, x.array.dtype))
+    changed_in_place(x)
+    return x
+
+

@@ -1,0 +1,263 @@
+"""Losses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rushlight import kernels
+from rushlight.autograd import new_tensor, record
+from rushlight.errors import ShapeError
+from rushlight.kernels import Array
+from rushlight.ops.convert import TensorLike, as_real, as_tensor, pair, to_dtype
+from rushlight.ops.elementwise import abs, add, div, mul, neg, square, sub, where, zero_like
+from rushlight.ops.index import check_range, gather, integer_index
+from rushlight.ops.reduce import mean, sum
+from rushlight.ops.shape import contiguous, permute, reshape, squeeze, unsqueeze
+from rushlight.ops.softmax import log_softmax
+
+if TYPE_CHECKING:
+    from rushlight.tensor import Tensor
+
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+def _reduce(name: str, loss: Tensor, reduction: str) -> Tensor:
+    _check_reduction(name, reduction)
+    return loss if reduction == "none" else mean(loss) if reduction == "mean" else sum(loss)
+
+
+def _check_reduction(name: str, reduction: str) -> None:
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"{name}: reduction {reduction!r} is not one of {_REDUCTIONS}")
+
+
+def _class_rows(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Input (C,), (N, C) or (N, C, ...) and target as rows (R, C) and (R,)."""
+    shape = x.array.shape
+    expected = shape[:1] + shape[2:] if len(shape) >= 2 else ()
+    if len(shape) == 0 or target.array.shape != expected:
+        raise ShapeError(
+            f"{name}: input {shape} and target {target.array.shape}; expected (N, C, ...) and (N, ...)"
+        )
+    if len(shape) == 1:
+        return unsqueeze(x, 0), unsqueeze(target, 0)
+    if len(shape) > 2:
+        x = permute(x, (0, *range(2, len(shape)), 1))
+        return reshape(x, (-1, shape[1])), reshape(target, (-1,))
+    return x, target
+
+
+def cross_entropy(
+    input: TensorLike,
+    target: TensorLike,
+    weight: TensorLike | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """-log softmax(input)[target], over classes on axis 1.
+
+    input: (N, C, ...) or (C,) logits.  target: (N, ...) or () class indices; ignore_index is left out of
+    loss, gradient and mean.  Where every target is ignored the mean is 0 (PyTorch: NaN).
+    target may also be probabilities of input's shape.  weight: (C,).
+    Raises: ShapeError, IndexError for a target outside [0, C), ValueError, DtypeError.
+    """
+    _check_reduction("cross_entropy", reduction)
+    x, target = as_real(input), as_tensor(target)
+    if target.array.dtype.kind == "f":
+        return _soft_cross_entropy(x, target, weight, reduction, label_smoothing)
+    shape = target.array.shape
+    x, target = _class_rows("cross_entropy", x, integer_index("cross_entropy", target))
+    if weight is None and label_smoothing == 0:
+        loss = _cross_entropy_rows(x, target, ignore_index, reduction)
+    else:
+        loss = _weighted_cross_entropy(x, target, weight, ignore_index, reduction, label_smoothing)
+    return reshape(loss, shape) if reduction == "none" else loss
+
+
+def _cross_entropy_rows(x: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    logits, labels = _row_contiguous(x.array), target.array
+    loss, lse, total, valid = kernels.cross_entropy(logits, labels, ignore_index)
+    one = np.ones(1, logits.dtype)
+    divide = kernels.maximum(valid, one) if reduction == "mean" else None
+    if reduction == "none":
+        out = loss
+    else:
+        out = (total if divide is None else kernels.div(total, divide)).reshape(())
+
+    def vjp(g: Tensor) -> tuple[Tensor]:
+        gradient = kernels.cross_entropy_backward(
+            g.array, logits, labels, lse, divide, ignore_index
+        )
+        return (record("cross_entropy_backward", gradient, (g, x), None),)
+
+    attrs = {"ignore_index": ignore_index, "reduction": reduction}
+    return record("cross_entropy", out, (x,), vjp, saved=(x, target), attrs=attrs)
+
+
+def _row_contiguous(x: Array) -> Array:
+    return x if x.shape[1] <= 1 or x.strides[1] == x.itemsize else kernels.contiguous(x)
+
+
+def _weighted_cross_entropy(
+    x: Tensor,
+    target: Tensor,
+    weight: TensorLike | None,
+    ignore_index: int,
+    reduction: str,
+    smoothing: float,
+) -> Tensor:
+    if not 0 <= smoothing <= 1:
+        raise ValueError(f"cross_entropy: label_smoothing must lie in [0, 1], got {smoothing}")
+    logp = log_softmax(x, 1)  # (R, C)
+    loss = nll_loss(logp, target, weight, ignore_index, "none")
+    labels = target.array
+    counted = labels != ignore_index
+    share = _class_weight("cross_entropy", x, weight).array[np.where(counted, labels, 0)] * counted
+    if smoothing:
+        spread = logp if weight is None else mul(logp, as_tensor(weight))
+        uniform = where(new_tensor(counted), neg(mean(spread, 1)), zero_like(logp))
+        loss = add(mul(loss, 1 - smoothing), mul(uniform, smoothing))
+    if reduction == "mean":
+        return div(sum(loss), float(share.sum()) or 1.0)
+    return loss if reduction == "none" else sum(loss)
+
+
+def _class_weight(name: str, x: Tensor, weight: TensorLike | None) -> Tensor:
+    classes = x.array.shape[1]
+    if weight is None:
+        return new_tensor(np.ones(classes, x.array.dtype))
+    weight = to_dtype(as_tensor(weight), x.array.dtype)
+    if weight.array.shape != (classes,):
+        raise ShapeError(f"{name}: weight has shape {weight.array.shape}, expected ({classes},)")
+    return weight
+
+
+def _soft_cross_entropy(
+    x: Tensor, target: Tensor, weight: TensorLike | None, reduction: str, smoothing: float
+) -> Tensor:
+    if target.array.shape != x.array.shape:
+        raise ShapeError(
+            f"cross_entropy: input {x.array.shape} and probabilities {target.array.shape} differ"
+        )
+    axis = 1 if x.array.ndim > 1 else 0
+    if smoothing:
+        target = add(mul(target, 1 - smoothing), smoothing / x.array.shape[axis])
+    logp = log_softmax(x, axis)
+    if weight is not None:
+        shape = [1] * x.array.ndim
+        shape[axis] = -1
+        logp = mul(logp, reshape(as_tensor(weight), tuple(shape)))
+    loss = neg(sum(mul(target, logp), axis))
+    if reduction == "mean":
+        return div(sum(loss), float(loss.array.size or 1))
+    return loss if reduction == "none" else sum(loss)
+
+
+def nll_loss(
+    input: TensorLike,
+    target: TensorLike,
+    weight: TensorLike | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """-input[target] over classes on axis 1; input holds log-probabilities.
+
+    input: (N, C, ...) or (C,).  target: (N, ...) or ().  weight: (C,).  All ignored: the mean is 0.
+    Raises: ShapeError, IndexError, ValueError.
+    """
+    _check_reduction("nll_loss", reduction)
+    x, target = as_real(input), integer_index("nll_loss", target)
+    shape = target.array.shape
+    x, target = _class_rows("nll_loss", x, target)
+    labels = target.array
+    counted = labels != ignore_index
+    chosen = np.where(counted, labels, 0)
+    check_range("nll_loss", chosen, x.array.shape[1] if chosen.size else 1)
+    picked = squeeze(gather(x, 1, new_tensor(chosen[:, None])), 1)
+    share = _class_weight("nll_loss", x, weight).array[chosen] * counted
+    share = share.astype(x.array.dtype)
+    loss = neg(mul(where(new_tensor(counted), picked, zero_like(x)), new_tensor(share)))
+    if reduction == "none":
+        return reshape(loss, shape)
+    return sum(loss) if reduction == "sum" else div(sum(loss), float(share.sum()) or 1.0)
+
+
+def linear_cross_entropy(
+    x: TensorLike,
+    weight: Tensor,
+    target: TensorLike,
+    *,
+    ignore_index: int = -100,
+    chunk_rows: int = 256,
+) -> Tensor:
+    """Mean cross-entropy of the logits x W^T, of which only chunk_rows rows exist at a time.
+
+    x: (..., D).  weight: (V, D).  target: (...) class indices.  -> ().  The gradients are made on the way forward,
+    while each chunk of logits is at hand.
+    Raises: ShapeError, IndexError.  Source: the chunked form of arXiv:2410.10989.
+    """
+    x = contiguous(as_real(x))
+    target = integer_index("linear_cross_entropy", target)
+    if x.array.shape[:-1] != target.array.shape or x.array.shape[-1] != weight.array.shape[1]:
+        raise ShapeError(
+            f"linear_cross_entropy: input {x.array.shape}, weight {weight.array.shape}, "
+            f"target {target.array.shape}; expected (..., D), (V, D), (...)"
+        )
+    rows = x.array.reshape(-1, x.array.shape[-1])
+    labels = np.ascontiguousarray(target.array).reshape(-1)
+    w, dtype = weight.array, rows.dtype
+    divide = np.full(1, max(int((labels != ignore_index).sum()), 1), dtype)
+    gx = kernels.empty(rows.shape, dtype) if x.needs_grad else None
+    gweight = kernels.full(w.shape, 0.0, dtype) if weight.needs_grad else None
+    loss = kernels.full((1,), 0.0, dtype)
+    one = np.ones(1, dtype)
+    for start in range(0, rows.shape[0], chunk_rows):
+        part = slice(start, start + chunk_rows)
+        logits = kernels.empty((rows[part].shape[0], w.shape[0]), dtype)
+        kernels.gemm(logits, rows[part], w.T)
+        _, lse, total, _ = kernels.cross_entropy(logits, labels[part], ignore_index)
+        kernels.accumulate(loss, total)
+        if gx is None and gweight is None:
+            continue
+        glogits = kernels.cross_entropy_backward(
+            one, logits, labels[part], lse, divide, ignore_index, out=logits
+        )
+        if gx is not None:
+            kernels.gemm(gx[part], glogits, w)
+        if gweight is not None:
+            kernels.gemm(gweight, glogits.T, rows[part], accumulate=True)
+    shape = x.array.shape
+
+    def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        return tuple(
+            None if a is None else record("linear_cross_entropy_backward", a, (g, x, weight), None)
+            for a in (
+                None if gx is None else kernels.mul(gx.reshape(shape), g.array),
+                None if gweight is None else kernels.mul(gweight, g.array),
+            )
+        )  # type: ignore[return-value]
+
+    out = kernels.div(loss, divide).reshape(())
+    return record("linear_cross_entropy", out, (x, weight), vjp)
+
+
+def _same_shape(name: str, x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
+    x, y = pair(x, y)
+    if x.array.shape != y.array.shape:
+        raise ShapeError(f"{name}: input {x.array.shape} and target {y.array.shape} must be equal")
+    return x, y
+
+
+def mse_loss(input: TensorLike, target: TensorLike, reduction: str = "mean") -> Tensor:
+    """(input - target)^2, of one shape."""
+    x, y = _same_shape("mse_loss", input, target)
+    return _reduce("mse_loss", square(sub(x, y)), reduction)
+
+
+def l1_loss(input: TensorLike, target: TensorLike, reduction: str = "mean") -> Tensor:
+    """|input - target|, of one shape."""
+    x, y = _same_shape("l1_loss", input, target)
+    return _reduce("l1_loss", abs(sub(x, y)), reduction)

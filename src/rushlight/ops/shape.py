@@ -1,0 +1,450 @@
+"""Shapes and dtypes: views, copies, joining and cutting.
+
+Views share memory with their input; `reshape`, `flatten` and `contiguous` copy only where they must.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rushlight import dtypes, kernels
+from rushlight.autograd import Partial, new_tensor, record, record_view
+from rushlight.dtypes import dtype
+from rushlight.errors import DeviceError, ShapeError
+from rushlight.kernels import Array, Shape
+from rushlight.ops.convert import TensorLike, as_tensor, host, is_real, promoted, to_dtype
+from rushlight.ops.elementwise import sum_to, where, zero_like
+
+if TYPE_CHECKING:
+    from rushlight.tensor import Tensor
+
+
+def axis(name: str, dim: int, ndim: int) -> int:
+    """Dim as an axis in [0, ndim); a tensor without axes has one for this purpose."""
+    size = ndim or 1
+    if not -size <= dim < size:
+        raise IndexError(f"{name}: dim {dim} is out of range for {ndim} axes")
+    return dim % size
+
+
+def sizes(size: tuple[Any, ...]) -> Shape:
+    """A shape given as one sequence or as separate numbers."""
+    if len(size) == 1 and not isinstance(size[0], int):
+        size = tuple(size[0]) if isinstance(size[0], Sequence) else size
+    return tuple(operator.index(n) for n in size)
+
+
+def _resolve(name: str, array: Array, shape: Shape) -> Shape:
+    """Replace -1.  Raises ShapeError when the number of elements differs."""
+    known = 1
+    for n in shape:
+        known *= n if n != -1 else 1
+    holes = shape.count(-1)
+    if holes == 1 and known > 0 and array.size % known == 0:
+        return tuple(array.size // known if n == -1 else n for n in shape)
+    if holes or known != array.size or min(shape, default=0) < 0:
+        raise ShapeError(f"{name}: shape {array.shape} cannot become {shape}")
+    return shape
+
+
+# ---- views ----
+
+
+def view(x: TensorLike, *size: Any) -> Tensor:
+    """X with another shape, sharing its memory.  Raises ShapeError where that needs a copy."""
+    x = as_tensor(x)
+    if len(size) == 1 and isinstance(size[0], dtype):
+        raise ShapeError("view: changing the dtype is not supported; use .to(dtype)")
+    shape = _resolve("view", x.array, sizes(size))
+    out = _reshaped_view(x.array, shape)
+    if out is None:
+        raise ShapeError(
+            f"view: shape {x.array.shape} with strides {x.array.strides} cannot become {shape} "
+            "without a copy; use .reshape"
+        )
+    return _view("view", out, x)
+
+
+def _reshaped_view(array: Array, shape: Shape) -> Array | None:
+    if array.flags.c_contiguous:
+        return array.reshape(shape)
+    try:
+        return array.reshape(shape, copy=False)
+    except ValueError:
+        return None
+
+
+def _view(name: str, out: Array, x: Tensor) -> Tensor:
+    own = x.array.shape
+    return record_view(name, out, x, lambda g: (reshape(g, own),))
+
+
+def reshape(x: TensorLike, shape: Any) -> Tensor:
+    """X with another shape: a view where possible, else a copy."""
+    x = as_tensor(x)
+    shape = _resolve("reshape", x.array, sizes((shape,)))
+    out = _reshaped_view(x.array, shape)
+    if out is None:
+        x = contiguous(x)
+        out = x.array.reshape(shape)
+    return _view("reshape", out, x)
+
+
+def reshape_method(x: Tensor, *size: Any) -> Tensor:
+    """`reshape` with the sizes as arguments."""
+    return reshape(x, sizes(size))
+
+
+def view_as(x: Tensor, other: Tensor) -> Tensor:
+    """`view` with another tensor's shape."""
+    return view(x, other.array.shape)
+
+
+def flatten(x: TensorLike, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Join the axes from start_dim to end_dim."""
+    x = as_tensor(x)
+    first = axis("flatten", start_dim, x.array.ndim)
+    last = axis("flatten", end_dim, x.array.ndim)
+    if first > last:
+        raise ShapeError(f"flatten: start_dim {start_dim} lies behind end_dim {end_dim}")
+    shape = x.array.shape
+    joined = int(np.prod(shape[first : last + 1], dtype=np.int64))
+    return reshape(x, (*shape[:first], joined, *shape[last + 1 :]))
+
+
+def unflatten(x: TensorLike, dim: int, sizes: Sequence[int]) -> Tensor:
+    """Cut one axis into several."""
+    x = as_tensor(x)
+    dim = axis("unflatten", dim, x.array.ndim)
+    shape = x.array.shape
+    return reshape(x, (*shape[:dim], *_resolve_part(shape[dim], tuple(sizes)), *shape[dim + 1 :]))
+
+
+def _resolve_part(size: int, parts: Shape) -> Shape:
+    return _resolve("unflatten", np.empty((size,), np.bool_), parts)
+
+
+def transpose(x: TensorLike, dim0: int, dim1: int) -> Tensor:
+    """X with two axes exchanged, a view."""
+    x = as_tensor(x)
+    dim0, dim1 = axis("transpose", dim0, x.array.ndim), axis("transpose", dim1, x.array.ndim)
+    out = x.array.swapaxes(dim0, dim1) if x.array.ndim else x.array
+    return record_view("transpose", out, x, lambda g: (transpose(g, dim0, dim1),))
+
+
+def permute(x: TensorLike, dims: Sequence[int]) -> Tensor:
+    """X with its axes in another order, a view."""
+    x = as_tensor(x)
+    ndim = x.array.ndim
+    order = [axis("permute", d, ndim) for d in dims]
+    if sorted(order) != list(range(ndim)):
+        raise ShapeError(f"permute: {tuple(dims)} does not name each of {ndim} axes once")
+    back = np.argsort(order).tolist()
+    return record_view("permute", x.array.transpose(order), x, lambda g: (permute(g, back),))
+
+
+def permute_method(x: Tensor, *dims: Any) -> Tensor:
+    """`permute` with the axes as arguments."""
+    return permute(x, sizes(dims))
+
+
+def unsqueeze(x: TensorLike, dim: int) -> Tensor:
+    """X with a new axis of size 1."""
+    x = as_tensor(x)
+    dim = axis("unsqueeze", dim, x.array.ndim + 1)
+    shape = x.array.shape
+    return _view("unsqueeze", x.array.reshape((*shape[:dim], 1, *shape[dim:])), x)
+
+
+def squeeze(x: TensorLike, dim: int | Sequence[int] | None = None) -> Tensor:
+    """X without its axes of size 1, or without those of them that dim names."""
+    x = as_tensor(x)
+    ndim = x.array.ndim
+    named = range(ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+    drop = {axis("squeeze", d, ndim) for d in named}
+    shape = tuple(n for d, n in enumerate(x.array.shape) if n != 1 or d not in drop)
+    out = _reshaped_view(x.array, shape)
+    assert out is not None  # dropping axes of size 1 never needs a copy
+    return _view("squeeze", out, x)
+
+
+def expand(x: TensorLike, *size: Any) -> Tensor:
+    """X repeated along axes of size 1 and new leading axes, as a view; -1 keeps a size."""
+    x = as_tensor(x)
+    wanted = sizes(size)
+    shape, added = x.array.shape, len(wanted) - x.array.ndim
+    target = tuple(shape[d - added] if n == -1 and d >= added else n for d, n in enumerate(wanted))
+    try:
+        out = np.broadcast_to(x.array, target)
+    except ValueError:
+        raise ShapeError(f"expand: shape {shape} cannot be expanded to {wanted}") from None
+    return record_view("expand", out, x, lambda g: (sum_to(g, shape),))
+
+
+def expand_as(x: Tensor, other: Tensor) -> Tensor:
+    """`expand` to another tensor's shape."""
+    return expand(x, other.array.shape)
+
+
+# ---- cutting: the gradients of the pieces meet again without a copy where they can ----
+
+
+class Pieces(Partial):
+    """Gradients of pieces of one tensor, cut by one `split`."""
+
+    __slots__ = ("cuts", "pieces")
+
+    def __init__(
+        self, x: Array, cuts: list[tuple[slice, ...]], pieces: dict[int, Tensor]
+    ) -> None:
+        super().__init__(x.shape, x.dtype)
+        self.cuts, self.pieces = cuts, pieces
+
+    def add_to(self, buffer: Array) -> None:
+        """Buffer += every piece at its place."""
+        for i, g in self.pieces.items():
+            kernels.accumulate(buffer[self.cuts[i]], g.array)
+
+    def merge(self, other: Partial) -> Partial:
+        """Pieces of one split stay pieces."""
+        apart = isinstance(other, Pieces) and other.cuts is self.cuts
+        if apart and not self.pieces.keys() & other.pieces.keys():
+            self.pieces.update(other.pieces)
+            return self
+        return super().merge(other)
+
+    def materialise(self) -> Tensor:
+        """The buffer that the pieces already tile, or a new one."""
+        if len(self.pieces) < len(self.cuts):
+            return super().materialise()
+        whole = self._common_base()
+        if whole is None:
+            whole = kernels.empty(self.shape, self.dtype)
+            for i, cut in enumerate(self.cuts):
+                kernels.copy_into(whole[cut], self.pieces[i].array)
+        return new_tensor(whole)
+
+    def _common_base(self) -> Array | None:
+        base = self.pieces[0].array.base
+        if not isinstance(base, np.ndarray) or base.dtype != self.dtype:
+            return None
+        if base.size != np.prod(self.shape, dtype=np.int64) or not base.flags.c_contiguous:
+            return None
+        whole = base.reshape(self.shape)
+        for i, cut in enumerate(self.cuts):
+            piece, place = self.pieces[i].array, whole[cut]
+            if piece.base is not base or piece.strides != place.strides:
+                return None
+            if piece.__array_interface__["data"] != place.__array_interface__["data"]:
+                return None
+        return whole
+
+
+def _cut(name: str, x: Tensor, cuts: list[tuple[slice, ...]]) -> list[Tensor]:
+    def piece(i: int) -> Tensor:
+        return record_view(name, x.array[cuts[i]], x, lambda g: (Pieces(x.array, cuts, {i: g}),))
+
+    return [piece(i) for i in range(len(cuts))]
+
+
+def split(x: TensorLike, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Views of consecutive parts of an axis: of one size (the last may be smaller), or of many."""
+    x = as_tensor(x)
+    dim = axis("split", dim, x.array.ndim)
+    length = x.array.shape[dim]
+    if isinstance(split_size, int):
+        if split_size <= 0:
+            raise ValueError(f"split: the size must be positive, got {split_size}")
+        starts = list(range(0, max(length, 1), split_size))
+        ends = [min(start + split_size, length) for start in starts]
+    else:
+        ends = np.cumsum(split_size).tolist()
+        starts = [0, *ends[:-1]]
+        if not ends or ends[-1] != length or min(split_size) < 0:
+            raise ShapeError(f"split: sizes {list(split_size)} do not add up to {length}")
+    before = (slice(None),) * dim
+    return tuple(_cut("split", x, [(*before, slice(a, b)) for a, b in zip(starts, ends, strict=True)]))
+
+
+def chunk(x: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """At most `chunks` views of equal parts of an axis."""
+    x = as_tensor(x)
+    if chunks <= 0:
+        raise ValueError(f"chunk: the number of chunks must be positive, got {chunks}")
+    length = x.array.shape[axis("chunk", dim, x.array.ndim)]
+    return split(x, max(-(-length // chunks), 1), dim)
+
+
+def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:
+    """A view per index of an axis, without that axis."""
+    x = as_tensor(x)
+    dim = axis("unbind", dim, x.array.ndim)
+    if x.array.shape[dim] == 0:
+        return ()
+    return tuple(squeeze(piece, dim) for piece in split(x, 1, dim))
+
+
+def narrow(x: TensorLike, dim: int, start: int, length: int) -> Tensor:
+    """A view of `length` indices of an axis from `start` on."""
+    x = as_tensor(x)
+    dim = axis("narrow", dim, x.array.ndim)
+    if start < 0 or length < 0 or start + length > x.array.shape[dim]:
+        raise IndexError(f"narrow: [{start}, {start + length}) lies outside axis {dim} of {x.array.shape}")
+    cut = (*(slice(None),) * dim, slice(start, start + length))
+    return part(x, cut, "narrow")
+
+
+def part(x: Tensor, index: Any, name: str = "getitem") -> Tensor:
+    """The view x[index] of a basic index; its gradient is added at its place."""
+    shape, kind = x.array.shape, x.array.dtype
+    return record_view(
+        name,
+        x.array[index],
+        x,
+        lambda g: (Partial(shape, kind, lambda buffer: kernels.accumulate(buffer[index], g.array)),),
+    )
+
+
+# ---- joining ----
+
+
+def cat(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
+    """Tensors one behind the other along an axis; all other sizes must agree."""
+    parts = _one_dtype("cat", tensors)
+    dim = axis("cat", dim, parts[0].array.ndim)
+    shape = list(parts[0].array.shape)
+    for x in parts[1:]:
+        other = x.array.shape
+        if len(other) != len(shape) or any(
+            n != m for d, (n, m) in enumerate(zip(shape, other, strict=True)) if d != dim
+        ):
+            listed = ", ".join(str(x.array.shape) for x in parts)
+            raise ShapeError(f"cat: sizes may differ in axis {dim} only, got {listed}")
+    lengths = [x.array.shape[dim] for x in parts]
+    shape[dim] = int(np.sum(lengths))
+    out = _empty(tuple(shape), parts[0].array.dtype)
+    before, start = (slice(None),) * dim, 0
+    for x, length in zip(parts, lengths, strict=True):
+        kernels.copy_into(out[(*before, slice(start, start + length))], x.array)
+        start += length
+    return record("cat", out, tuple(parts), lambda g: split(g, lengths, dim), attrs={"dim": dim})
+
+
+def stack(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
+    """Tensors of one shape along a new axis."""
+    parts = _one_dtype("stack", tensors)
+    shape = parts[0].array.shape
+    if any(x.array.shape != shape for x in parts):
+        listed = ", ".join(str(x.array.shape) for x in parts)
+        raise ShapeError(f"stack: shapes must be equal, got {listed}")
+    dim = axis("stack", dim, len(shape) + 1)
+    out = _empty((*shape[:dim], len(parts), *shape[dim:]), parts[0].array.dtype)
+    before = (slice(None),) * dim
+    for i, x in enumerate(parts):
+        kernels.copy_into(out[(*before, i)], x.array)
+    return record("stack", out, tuple(parts), lambda g: unbind(g, dim), attrs={"dim": dim})
+
+
+def _one_dtype(name: str, tensors: Sequence[TensorLike]) -> list[Tensor]:
+    parts = [as_tensor(x) for x in tensors]
+    if not parts:
+        raise ShapeError(f"{name}: expected at least one tensor")
+    kind = parts[0].array.dtype
+    for x in parts[1:]:
+        if x.array.dtype != kind:
+            kind = promoted(np.empty(1, kind), x.array)
+    return [to_dtype(x, kind) for x in parts]
+
+
+def _empty(shape: Shape, kind: np.dtype[Any]) -> Array:
+    return kernels.empty(shape, kind) if kind in kernels.KERNEL_DTYPES else np.empty(shape, kind)
+
+
+def repeat(x: TensorLike, *size: Any) -> Tensor:
+    """X laid out several times along each axis, a copy."""
+    x = as_tensor(x)
+    times = sizes(size)
+    if len(times) < x.array.ndim:
+        raise ShapeError(f"repeat: {len(times)} numbers for {x.array.ndim} axes")
+    own = (1,) * (len(times) - x.array.ndim) + x.array.shape
+    paired = tuple(n for pair in zip(times, own, strict=True) for n in pair)
+    spread = expand(reshape(x, tuple(n for m in own for n in (1, m))), paired)
+    return reshape(spread, tuple(t * n for t, n in zip(times, own, strict=True)))
+
+
+# ---- copies and dtypes ----
+
+
+def contiguous(x: TensorLike) -> Tensor:
+    """X itself when it is row-major without gaps, a copy otherwise."""
+    x = as_tensor(x)
+    return x if x.array.flags.c_contiguous else clone(x)
+
+
+def clone(x: TensorLike) -> Tensor:
+    """A contiguous copy; the gradient passes through."""
+    x = as_tensor(x)
+    return record("clone", kernels.copy(x.array), (x,), lambda g: (g,))
+
+
+def tril(x: TensorLike, diagonal: int = 0) -> Tensor:
+    """X with zeros above a diagonal of its last two axes."""
+    return _triangle("tril", np.tri, x, diagonal)
+
+
+def triu(x: TensorLike, diagonal: int = 0) -> Tensor:
+    """X with zeros below a diagonal of its last two axes."""
+    return _triangle("triu", lambda n, m, k, dtype: ~np.tri(n, m, k - 1, dtype), x, diagonal)
+
+
+def _triangle(name: str, triangle: Callable[..., Array], x: TensorLike, diagonal: int) -> Tensor:
+    x = as_tensor(x)
+    if x.array.ndim < 2:
+        raise ShapeError(f"{name}: expected at least two axes, shape is {x.array.shape}")
+    mask = new_tensor(triangle(*x.array.shape[-2:], diagonal, dtype=np.bool_))
+    if not is_real(x):
+        return new_tensor(np.where(mask.array, host(x, name), np.zeros((), x.array.dtype)))
+    return where(mask, x, zero_like(x))
+
+
+def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """X in another dtype; devices other than the CPU are refused."""
+    for wanted in (*args, *kwargs.values()):
+        if isinstance(wanted, dtype):
+            x = to_dtype(x, wanted.numpy)
+        elif isinstance(wanted, str) and wanted != "cpu":
+            raise DeviceError(f"to: device {wanted!r}: Rushlight runs on the CPU only")
+        elif hasattr(wanted, "array"):
+            x = to_dtype(x, wanted.array.dtype)
+    return x
+
+
+def type_as(x: Tensor, other: Tensor) -> Tensor:
+    """X in the dtype of another tensor."""
+    return to_dtype(x, other.array.dtype)
+
+
+def _converter(target: dtype) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        return to_dtype(x, target.numpy)
+
+    run.__doc__ = f"X in {target.name}."
+    return run
+
+
+to_float, to_double = _converter(dtypes.float32), _converter(dtypes.float64)
+to_long, to_int, to_bool = (
+    _converter(dtypes.int64),
+    _converter(dtypes.int32),
+    _converter(dtypes.bool_),
+)
+
+
+def to_cpu(x: Tensor) -> Tensor:
+    """X itself: everything is on the CPU."""
+    return x
+

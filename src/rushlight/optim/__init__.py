@@ -1,0 +1,5 @@
+"""Optimizers: each rule once in readable Python and once as a kernel over all parameters."""
+
+from rushlight.optim.adam import Adam, AdamW
+from rushlight.optim.optimizer import Optimizer
+from rushlight.optim.sgd import SGD

@@ -1,0 +1,70 @@
+"""Random numbers: a generator is a seed and a counter; numbers do not depend on the thread count."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rushlight import kernels
+
+if TYPE_CHECKING:
+    from rushlight.tensor import Tensor
+
+
+class Generator:
+    """Philox state: `state` is (seed, blocks used), uint64.  Every draw moves the second."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.state = kernels.empty((2,), kernels.UINT64)
+        self.manual_seed(67280421310721)
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start over from a seed, any integer (taken modulo 2^64)."""
+        self.state[0] = int(seed) % 2**64
+        self.state[1] = 0
+        return self
+
+    def seed(self) -> int:
+        """Start over from a seed of the operating system, which is returned."""
+        seed = int.from_bytes(os.urandom(8), "little")
+        self.manual_seed(seed)
+        return seed
+
+    def initial_seed(self) -> int:
+        """The seed it started from."""
+        return int(self.state[0])
+
+    def get_state(self) -> Tensor:
+        """A copy of the state, two int64 words."""
+        from rushlight.autograd import new_tensor
+
+        return new_tensor(self.state.view(np.int64).copy())
+
+    def set_state(self, state: Tensor) -> None:
+        """Go on from a state of `get_state`."""
+        self.state[:] = state.array.view(np.uint64)
+
+
+default_generator = Generator()
+
+
+def manual_seed(seed: int) -> Generator:
+    """Seed the default generator."""
+    return default_generator.manual_seed(seed)
+
+
+def initial_seed() -> int:
+    """The seed of the default generator."""
+    return default_generator.initial_seed()
+
+
+def get_rng_state() -> Tensor:
+    """State of the default generator."""
+    return default_generator.get_state()
+
+
+def set_rng_state(state: Tensor) -> None:
+    """Set the state of the default generator."""
+    default_generator.set_state(state)
