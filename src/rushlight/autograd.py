@@ -351,10 +351,8 @@ def _run(start: Node | TensorBase, gradient: Tensor, retain_graph: bool) -> None
         for target, new in zip(inputs, gradients, strict=True):
             if target is None or new is None:
                 continue
-            # g and its views may be pending elsewhere too; all else a vjp returns is fresh
-            fresh = new is not g and not isinstance(new, Partial)
-            if fresh and new.version is not None and new.version is g.version:
-                fresh = False
+            # g may be pending elsewhere too, and views share memory, an expanded one with itself
+            fresh = new is not g and not isinstance(new, Partial) and new.version is None
             if type(target) is Node:
                 _add_pending(pending, owned, target, new, fresh)
             else:

@@ -1,0 +1,28 @@
+"""Shared by all tests: reproducible random numbers, and PyTorch where it is installed."""
+
+import numpy as np
+import pytest
+
+import rushlight as rl
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    rl.manual_seed(0)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = rl.get_num_threads()
+    yield
+    rl.set_num_threads(before)
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="the peer extra is not installed")
