@@ -53,7 +53,7 @@ static int dtype_index(PyObject *dtype) {
         if (PyTuple_GetItem(numpy_dtypes, i) == dtype) return i;
     for (int i = 0; i < DTYPES; i++) /* an equal dtype that is not NumPy's own object */
         if (PyObject_RichCompareBool(PyTuple_GetItem(numpy_dtypes, i), dtype, Py_EQ) == 1) return i;
-    if (!PyErr_Occurred()) PyErr_Format(PyExc_TypeError, "empty: dtype %R has no kernels", dtype);
+    if (!PyErr_Occurred()) PyErr_Format(PyTuple_GetItem(exceptions, RL_DTYPE_ERROR - 1), "no kernel computes with %R; use float32 or float64", dtype);
     return -1;
 }
 

@@ -69,10 +69,11 @@ def _check(q: Array, k: Array, v: Array, enable_gqa: bool) -> None:
             f"{name}: query {q.shape}, key {k.shape}, value {v.shape}; "
             "expected (..., H, T, K), (..., G, S, K), (..., G, S, V)"
         )
-    if q.ndim >= 3 and q.shape[-3] != k.shape[-3] and not enable_gqa:
-        raise ShapeError(
-            f"{name}: {q.shape[-3]} query heads and {k.shape[-3]} key heads need enable_gqa=True"
-        )
+    heads, groups = (q.shape[-3], k.shape[-3]) if q.ndim >= 3 else (1, 1)
+    if heads != groups and not enable_gqa:
+        raise ShapeError(f"{name}: {heads} query heads and {groups} key heads need enable_gqa=True")
+    if heads != groups and (groups == 0 or heads % groups):
+        raise ShapeError(f"{name}: {heads} query heads are no multiple of {groups} key heads")
 
 
 def _with_four_axes(x: Tensor) -> Tensor:

@@ -86,12 +86,17 @@ def mul(x: TensorLike, y: TensorLike) -> Tensor:
     if not is_real(x):
         return _on_integers("mul", np.multiply, x, y)
 
+    xs, ys = x.array.shape, y.array.shape
+    kept_x = x if y.needs_grad else None  # each operand matters to the other's gradient only
+    kept_y = y if x.needs_grad else None
+
     def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        gx = sum_to(mul(g, y), x.array.shape) if x.needs_grad else None
-        gy = sum_to(mul(g, x), y.array.shape) if y.needs_grad else None
+        gx = None if kept_y is None else sum_to(mul(g, kept_y), xs)
+        gy = None if kept_x is None else sum_to(mul(g, kept_x), ys)
         return gx, gy
 
-    return record("mul", kernels.mul(x.array, y.array), (x, y), vjp, saved=(x, y))
+    saved = tuple([operand for operand in (kept_x, kept_y) if operand is not None])
+    return record("mul", kernels.mul(x.array, y.array), (x, y), vjp, saved=saved)
 
 
 def div(x: TensorLike, y: TensorLike) -> Tensor:
