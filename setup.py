@@ -1,4 +1,4 @@
-"""Build the native core: generate the dispatch from the header, compile the sources side by side, link one stable-ABI extension."""
+"""Build the native core: generate the dispatch, compile side by side, link one extension."""
 
 import os
 import subprocess
@@ -28,7 +28,11 @@ class BuildCore(build_ext):
 
         def compile_parallel(sources, **options):
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                return [name for names in pool.map(lambda source: serial([source], **options), sources) for name in names]
+                return [
+                    name
+                    for names in pool.map(lambda source: serial([source], **options), sources)
+                    for name in names
+                ]
 
         self.compiler.compile = compile_parallel
         super().build_extension(ext)
@@ -39,8 +43,15 @@ setup(
         Extension(
             "rushlight._core",
             # the levels first: they take longest
-            sources=sorted(map(str, Path("csrc").glob("*.c")), key=lambda name: (not Path(name).name.startswith("isa_"), name)),
-            depends=[*map(str, Path("csrc").rglob("*.h")), *map(str, Path("csrc").rglob("*.inc")), "csrc/generate.py"],
+            sources=sorted(
+                map(str, Path("csrc").glob("*.c")),
+                key=lambda name: (not Path(name).name.startswith("isa_"), name),
+            ),
+            depends=[
+                *map(str, Path("csrc").rglob("*.h")),
+                *map(str, Path("csrc").rglob("*.inc")),
+                "csrc/generate.py",
+            ],
             include_dirs=["csrc", "csrc/include", str(GENERATED)],
             extra_compile_args=FLAGS,
             extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],

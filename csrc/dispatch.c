@@ -34,12 +34,11 @@ static const rl_table *table_of(const char *level) {
 }
 
 const char *const *rl_levels(void) {
-    static const char *const built[] = {
-        "base",
+    static const char *const built[] = {"base",
 #if defined(__x86_64__)
-        "v4",
+                                        "v4",
 #endif
-        NULL};
+                                        NULL};
     return built;
 }
 
@@ -111,7 +110,8 @@ static rl_status check_view(rl_ctx *ctx, const char *name, const rl_view *view, 
     if (view->dtype != RL_FLOAT32 && view->dtype != RL_FLOAT64)
         return rl_fail(ctx, RL_DTYPE_ERROR, "%s is %s, expected float32 or float64", name, dtype_names[view->dtype]);
     if (*real >= 0 && *real != view->dtype)
-        return rl_fail(ctx, RL_DTYPE_ERROR, "%s is %s where the other arguments are %s", name, dtype_names[view->dtype], dtype_names[*real]);
+        return rl_fail(ctx, RL_DTYPE_ERROR, "%s is %s where the other arguments are %s", name, dtype_names[view->dtype],
+                       dtype_names[*real]);
     *real = view->dtype;
     return RL_OK;
 }

@@ -4,7 +4,7 @@
 
 Writes  dispatch.h    the table of kernels of one instruction-set level
         table.inc     its initialiser: the bodies of the level that includes it
-        dispatch.inc  the public functions: check dtypes, pick float32 or float64, call the level in use
+        dispatch.inc  the public functions: check dtypes, pick float32 or float64, call the level
         door.inc      one trampoline per kernel and what Python's door must know of its arguments
 """
 
@@ -18,7 +18,10 @@ from typing import NamedTuple
 HEADER = Path(__file__).parent / "include" / "rushlight.h"
 VIEWS = {"rl_real": "REAL", "rl_ints": "INTS", "rl_mask": "MASK", "rl_bits": "BITS"}
 SCALARS = {"int64_t": "INT", "double": "DOUBLE"}
-ARGUMENT = re.compile(r"(?P<const>const )?(?P<type>rl_\w+|int64_t|double) ?(?P<star>\*)?(?P<optional>RL_OPTIONAL )?(?P<name>\w+)")
+ARGUMENT = re.compile(
+    r"(?P<const>const )?(?P<type>rl_\w+|int64_t|double) ?\*?"
+    r"(?P<optional>RL_OPTIONAL )?(?P<name>\w+)"
+)
 
 
 class Argument(NamedTuple):
@@ -58,24 +61,34 @@ def parse(header: str) -> list[Kernel]:
     """Every `rl_status rl_NAME(rl_ctx *ctx, ...);` of the header, in order."""
     text = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
     kernels = []
-    for name, body in re.findall(r"rl_status rl_(\w+)\(rl_ctx \*ctx,\s*(.*?)\);", text, flags=re.DOTALL):
+    for name, body in re.findall(
+        r"rl_status rl_(\w+)\(rl_ctx \*ctx,\s*(.*?)\);", text, flags=re.DOTALL
+    ):
         arguments = []
         for part in " ".join(body.split()).split(", "):
             match = ARGUMENT.fullmatch(part)
             if match is None or match["type"] not in {*VIEWS, *SCALARS, "rl_list"}:
                 raise SystemExit(f"rushlight.h: rl_{name}: cannot read argument {part!r}")
-            arguments.append(Argument(match["name"], match["type"], bool(match["const"]), bool(match["optional"])))
+            arguments.append(
+                Argument(
+                    match["name"], match["type"], bool(match["const"]), bool(match["optional"])
+                )
+            )
         kernels.append(Kernel(name, arguments))
     return kernels
 
 
 def dispatch_header(kernels: list[Kernel]) -> str:
-    fields = "".join(f"    rl_status (*{kernel.name}[2])({kernel.parameters});\n" for kernel in kernels)
+    fields = "".join(
+        f"    rl_status (*{kernel.name}[2])({kernel.parameters});\n" for kernel in kernels
+    )
     return f'#include "rushlight.h"\ntypedef struct {{\n{fields}}} rl_table;\n'
 
 
 def table(kernels: list[Kernel]) -> str:
-    return "".join(f".{kernel.name} = {{{kernel.name}_f32, {kernel.name}_f64}},\n" for kernel in kernels)
+    return "".join(
+        f".{kernel.name} = {{{kernel.name}_f32, {kernel.name}_f64}},\n" for kernel in kernels
+    )
 
 
 def public_function(kernel: Kernel) -> str:
@@ -85,8 +98,15 @@ def public_function(kernel: Kernel) -> str:
             continue
         check = "check_list" if argument.type == "rl_list" else "check_view"
         kind = "" if argument.type == "rl_list" else f", KIND_{VIEWS[argument.type]}"
-        checks.append(f'{check}(ctx, "{argument.name}", {argument.name}, {int(argument.optional)}, &real{kind})')
-    lines = [f"rl_status rl_{kernel.name}({kernel.parameters}) {{", "    int real = -1;", f'    ctx->kernel = "{kernel.name}";']
+        checks.append(
+            f'{check}(ctx, "{argument.name}", {argument.name}, '
+            f"{int(argument.optional)}, &real{kind})"
+        )
+    lines = [
+        f"rl_status rl_{kernel.name}({kernel.parameters}) {{",
+        "    int real = -1;",
+        f'    ctx->kernel = "{kernel.name}";',
+    ]
     lines += [f"    if ({' || '.join(checks)}) return ctx->status;"]
     lines += [f"    return rl_active->{kernel.name}[real == RL_FLOAT64]({kernel.names});", "}", ""]
     return "\n".join(lines)
@@ -96,9 +116,17 @@ def trampoline(kernel: Kernel) -> str:
     fields = {"INT": "integer", "DOUBLE": "number"}
     values = []
     for i, argument in enumerate(kernel.arguments):
-        field = fields[SCALARS[argument.type]] if argument.type in SCALARS else "list" if argument.type == "rl_list" else "view"
+        field = (
+            fields[SCALARS[argument.type]]
+            if argument.type in SCALARS
+            else "list"
+            if argument.type == "rl_list"
+            else "view"
+        )
         values.append(f"a[{i}].{field}")
-    return f"static rl_status call_{kernel.name}(rl_ctx *ctx, const rl_argument *a) {{ return rl_{kernel.name}(ctx, {', '.join(values)}); }}\n"
+    call = f"rl_{kernel.name}({', '.join(['ctx', *values])})"
+    head = f"static rl_status call_{kernel.name}(rl_ctx *ctx, const rl_argument *a)"
+    return f"{head} {{ return {call}; }}\n"
 
 
 def description(kernel: Kernel) -> str:
@@ -114,11 +142,15 @@ def door(kernels: list[Kernel]) -> str:
     most = max(len(kernel.arguments) for kernel in kernels)
     rows = "".join(description(kernel) for kernel in kernels)
     body = "".join(trampoline(kernel) for kernel in kernels)
-    return f"{body}\nconst rl_kernel rl_kernels[] = {{\n{rows}}};\nconst int rl_kernel_count = {len(kernels)};\n_Static_assert({most} <= RL_MAX_ARGUMENTS, \"RL_MAX_ARGUMENTS\");\n"
+    return (
+        f"{body}\nconst rl_kernel rl_kernels[] = {{\n{rows}}};\n"
+        f"const int rl_kernel_count = {len(kernels)};\n"
+        f'_Static_assert({most} <= RL_MAX_ARGUMENTS, "RL_MAX_ARGUMENTS");\n'
+    )
 
 
 def main(output: Path) -> None:
-    """Write the four files; a file whose text has not changed keeps its time, so that nothing is compiled twice."""
+    """Write the four files; one whose text has not changed keeps its time."""
     kernels = parse(HEADER.read_text())
     output.mkdir(parents=True, exist_ok=True)
     texts = {

@@ -26,8 +26,8 @@ struct rl_ctx {
 /* One numbered piece of a parallel job.  worker is in [0, rl_get_num_threads()) and unique among the threads inside the job. */
 typedef void rl_task(void *job, int64_t piece, int worker);
 
-/* Run pieces 0 … count-1, each once, on whichever thread takes it.  What a piece computes may depend on its number only, so results never depend
- * on the thread count.  Returns when all are done.  A task must not call rl_parallel. */
+/* Run pieces 0 … count-1, each once, on whichever thread takes it.  What a piece computes may depend on its number only, so results never
+ * depend on the thread count.  Returns when all are done.  A task must not call rl_parallel. */
 void rl_parallel(rl_task *task, void *job, int64_t count);
 
 /* At least `bytes` of scratch, 64-byte aligned, valid until the next call; NULL (error set) when memory is short.  Call before a

@@ -14,9 +14,9 @@ enum { FLOAT32, FLOAT64, INT64, BOOL, UINT64, BFLOAT16, DTYPES };
 static const char *const formats[DTYPES] = {"f", "d", "lq", "?", "LQ", "H"};
 static const int item_bytes[DTYPES] = {4, 8, 8, 1, 8, 2};
 
-static PyObject *ndarray;            /* numpy.ndarray */
-static PyObject *numpy_dtypes;       /* tuple in the order above */
-static PyObject *exceptions;         /* tuple indexed by rl_status - 1 */
+static PyObject *ndarray;      /* numpy.ndarray */
+static PyObject *numpy_dtypes; /* tuple in the order above */
+static PyObject *exceptions;   /* tuple indexed by rl_status - 1 */
 static PyTypeObject *block_type, *program_type;
 
 static rl_pool *main_pool, *current_pool; /* they differ while a program is recorded */
@@ -26,8 +26,7 @@ static int idle_count;
 /* ---- Block: pool memory with a buffer, the base object of an array ---- */
 
 typedef struct {
-    PyObject_HEAD
-    void *data;
+    PyObject_HEAD void *data;
     size_t bytes;
     rl_pool *pool;
 } Block;
@@ -46,14 +45,16 @@ static int block_buffer(PyObject *self, Py_buffer *view, int flags) {
 }
 
 static PyType_Slot block_slots[] = {{Py_tp_dealloc, block_dealloc}, {Py_bf_getbuffer, block_buffer}, {0, NULL}};
-static PyType_Spec block_spec = {"rushlight._core.Block", sizeof(Block), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, block_slots};
+static PyType_Spec block_spec = {"rushlight._core.Block", sizeof(Block), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                 block_slots};
 
 static int dtype_index(PyObject *dtype) {
     for (int i = 0; i < DTYPES; i++)
         if (PyTuple_GetItem(numpy_dtypes, i) == dtype) return i;
     for (int i = 0; i < DTYPES; i++) /* an equal dtype that is not NumPy's own object */
         if (PyObject_RichCompareBool(PyTuple_GetItem(numpy_dtypes, i), dtype, Py_EQ) == 1) return i;
-    if (!PyErr_Occurred()) PyErr_Format(PyTuple_GetItem(exceptions, RL_DTYPE_ERROR - 1), "no kernel computes with %R; use float32 or float64", dtype);
+    if (!PyErr_Occurred())
+        PyErr_Format(PyTuple_GetItem(exceptions, RL_DTYPE_ERROR - 1), "no kernel computes with %R; use float32 or float64", dtype);
     return -1;
 }
 
@@ -67,7 +68,8 @@ static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count
         Py_ssize_t length = PyLong_AsSsize_t(PyTuple_GetItem(args[0], d));
         if (length == -1 && PyErr_Occurred()) return NULL;
         if (length < 0) return PyErr_Format(PyExc_ValueError, "empty: negative size in shape %R", args[0]);
-        if (__builtin_mul_overflow(bytes, (size_t)length, &bytes)) return PyErr_Format(PyExc_MemoryError, "empty: shape %R is too large", args[0]);
+        if (__builtin_mul_overflow(bytes, (size_t)length, &bytes))
+            return PyErr_Format(PyExc_MemoryError, "empty: shape %R is too large", args[0]);
     }
     Block *block = PyObject_New(Block, block_type);
     if (!block) return NULL;
@@ -113,7 +115,8 @@ static int view_of(PyObject *array, rl_view *view, bool written, const char *ker
         }
     }
     if (!fits)
-        PyErr_Format(PyExc_TypeError, "%s: an array of format '%s' and %d axes cannot be used (unknown dtype, misaligned, or more than %d axes)", kernel,
+        PyErr_Format(PyExc_TypeError,
+                     "%s: an array of format '%s' and %d axes cannot be used (unknown dtype, misaligned, or more than %d axes)", kernel,
                      buffer.format ? buffer.format : "B", buffer.ndim, RL_MAX_DIMS);
     PyBuffer_Release(&buffer);
     return fits ? 0 : -1;
@@ -179,8 +182,7 @@ static int convert(const rl_kernel *kernel, int i, PyObject *argument, call_argu
 /* ---- Program ---- */
 
 typedef struct {
-    PyObject_HEAD
-    rl_program *program;
+    PyObject_HEAD rl_program *program;
     rl_pool *pool;
     PyObject *pinned; /* arrays outside the private pool that the calls point into */
 } Program;
@@ -363,7 +365,8 @@ static PyObject *set_level(PyObject *module, PyObject *name) {
 static PyObject *memory_stats(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     rl_pool_stats stats = rl_pool_measure(main_pool);
-    return Py_BuildValue("{s:n,s:n,s:n}", "in_use", (Py_ssize_t)stats.in_use, "peak", (Py_ssize_t)stats.peak, "reserved", (Py_ssize_t)stats.reserved);
+    return Py_BuildValue("{s:n,s:n,s:n}", "in_use", (Py_ssize_t)stats.in_use, "peak", (Py_ssize_t)stats.peak, "reserved",
+                         (Py_ssize_t)stats.reserved);
 }
 
 static PyObject *empty_cache(PyObject *module, PyObject *unused) {
@@ -387,7 +390,8 @@ static PyMethodDef methods[] = {
     {"empty_cache", empty_cache, METH_NOARGS, "Give the pages of free blocks back to the system."},
     {NULL, NULL, 0, NULL}};
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rushlight._core", "Rushlight's native core.", -1, methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "rushlight._core", "Rushlight's native core.", -1, methods, NULL, NULL, NULL, NULL};
 
 static int add_constants(PyObject *module) {
     PyObject *kernels = PyDict_New(), *levels = PyList_New(0);

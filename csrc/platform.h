@@ -23,7 +23,8 @@ int rl_os_processors(void);
 void rl_os_wait(_Atomic uint32_t *word, uint32_t value);
 void rl_os_wake(_Atomic uint32_t *word);
 void rl_os_yield(void);
-/* Keep thread `id` off the processor the caller runs on: a woken thread lands there by default and would wait behind the caller's spinning. */
+/* Keep thread `id` off the processor the caller runs on: a woken thread lands there by default and would wait behind the caller's spinning.
+ */
 void rl_os_move_away(int id);
 /* Have `reset` run in the child after every fork. */
 void rl_os_after_fork(void (*reset)(void));

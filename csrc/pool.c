@@ -1,6 +1,6 @@
-/* The memory pool.  Regions of address space come from the system, in huge pages where it has them, and stay until the pool goes: a block costs page faults
- * once in its life.  Large blocks are cut best-fit from the free extents and join their neighbours again when given back; small ones are cut
- * from spans of one size class each, four classes an octave. */
+/* The memory pool.  Regions of address space come from the system, in huge pages where it has them, and stay until the pool goes: a block
+ * costs page faults once in its life.  Large blocks are cut best-fit from the free extents and join their neighbours again when given back;
+ * small ones are cut from spans of one size class each, four classes an octave. */
 #include "pool.h"
 #include "platform.h"
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import rushlight as rl
 from rushlight import nn
-from rushlight.nn import functional as F  # noqa: N812 - the customary name
+from rushlight.nn import functional as F
 
 # Rows and columns of each segment's stroke: top, two upper, middle, two lower, bottom.
 SEGMENTS = {

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import rushlight as rl
 from rushlight import nn
-from rushlight.nn import functional as F  # noqa: N812 - the customary name
+from rushlight.nn import functional as F
 
 VOCABULARY = 256
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
@@ -106,7 +106,9 @@ class GPT(nn.Module):
 
 def read_text(folder):
     """All Python files under a folder, in order of their paths: to train on, and held out."""
-    paths = sorted(p for p in folder.rglob("*.py") if not LEFT_OUT & set(p.relative_to(folder).parts))
+    paths = sorted(
+        p for p in folder.rglob("*.py") if not LEFT_OUT & set(p.relative_to(folder).parts)
+    )
     texts = [path.read_bytes() for path in paths]
     cut = len(texts) - math.ceil(len(texts) / 10)
     parts = b"".join(texts[:cut]), b"".join(texts[cut:])
@@ -213,7 +215,9 @@ def parse_options(argv):
     for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1337, help="default: %(default)s")
-    parser.add_argument("--sample", type=int, default=400, metavar="N", help="bytes to write at the end")
+    parser.add_argument(
+        "--sample", type=int, default=400, metavar="N", help="bytes to write at the end"
+    )
     parser.add_argument("--data", type=Path, metavar="DIR", help="Python files to learn from")
     options = parser.parse_args(argv)
     if any(getattr(options, name) < 1 for name in numbers) or options.sample < 0:
@@ -232,7 +236,9 @@ def main(argv=None):
         parser.error(f"{folder} has too few Python files for a context of {options.context} bytes")
     model = GPT(options.context, options.layers, options.heads, options.width)
     parameters = sum(p.numel() for p in model.parameters())
-    print(f"{parameters:,} parameters, {len(training):,} bytes of text and {len(held_out):,} held out")
+    print(
+        f"{parameters:,} parameters, {len(training):,} bytes of text and {len(held_out):,} held out"
+    )
     losses, held_out_loss = train(model, training, held_out, options)
     print(f"held-out text: {held_out_loss / math.log(2):.2f} bits per byte; a sample:\n")
     text = sample(model, options.sample)

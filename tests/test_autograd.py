@@ -23,8 +23,14 @@ def test_broadcast_gradients_have_the_operands_shape(a, b):
     assert x.grad.shape == x.shape
     assert y.grad.shape == y.shape
     expected = np.broadcast_to(y.detach().numpy(), np.broadcast_shapes(a, b))
-    axes = tuple(i for i, n in enumerate(expected.shape) if ([1] * 9 + list(a))[len(a) + 9 - expected.ndim + i] != n)
-    np.testing.assert_allclose(x.grad.numpy(), expected.sum(axes, keepdims=True).reshape(a), rtol=1e-5)
+    axes = tuple(
+        i
+        for i, n in enumerate(expected.shape)
+        if ([1] * 9 + list(a))[len(a) + 9 - expected.ndim + i] != n
+    )
+    np.testing.assert_allclose(
+        x.grad.numpy(), expected.sum(axes, keepdims=True).reshape(a), rtol=1e-5
+    )
 
 
 def test_broadcast_against_an_empty_axis():

@@ -27,7 +27,8 @@ class Block(nn.Module):
     def forward(self, x):
         b, t, d = x.shape
         q, k, v = (
-            z.view(b, t, self.heads, -1).transpose(1, 2) for z in self.qkv(self.norm1(x)).split(d, 2)
+            z.view(b, t, self.heads, -1).transpose(1, 2)
+            for z in self.qkv(self.norm1(x)).split(d, 2)
         )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, d)
         x = x + self.drop(self.proj(y))
@@ -40,7 +41,9 @@ class Model(nn.Module):
         self.embed, self.block, self.head = nn.Embedding(vocab, 48), Block(), nn.Linear(48, vocab)
 
     def forward(self, tokens, targets):
-        return F.cross_entropy(self.head(self.block(self.embed(tokens))).flatten(0, 1), targets.flatten())
+        return F.cross_entropy(
+            self.head(self.block(self.embed(tokens))).flatten(0, 1), targets.flatten()
+        )
 
 
 def train(steps, dtype=rl.float32):
@@ -70,7 +73,9 @@ def test_any_number_of_threads_gives_the_same_bits():
             np.testing.assert_array_equal(value, results[0][1][key])
 
 
-@pytest.mark.parametrize("shape", [(64, 784, 128), (1000, 65, 385), (37, 1, 700), (3, 5000, 7), (513, 300, 300)])
+@pytest.mark.parametrize(
+    "shape", [(64, 784, 128), (1000, 65, 385), (37, 1, 700), (3, 5000, 7), (513, 300, 300)]
+)
 def test_products_and_reductions_over_threads(shape):
     m, k, n = shape
     results = []
@@ -81,7 +86,19 @@ def test_products_and_reductions_over_threads(shape):
         bias = rl.randn(n, requires_grad=True)
         y = F.linear(a, b, bias)
         y.exp().clamp(max=3).sum().backward()
-        results.append([t.numpy() for t in (y.detach(), a.grad, b.grad, bias.grad, a.detach().sum(0), F.softmax(y).detach().mean())])
+        results.append(
+            [
+                t.numpy()
+                for t in (
+                    y.detach(),
+                    a.grad,
+                    b.grad,
+                    bias.grad,
+                    a.detach().sum(0),
+                    F.softmax(y).detach().mean(),
+                )
+            ]
+        )
     for other in results[1:]:
         for x, y in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(x, y)

@@ -39,7 +39,9 @@ def models(name):
 
 @pytest.mark.peer
 @pytest.mark.parametrize("name", ["gpt", "llama"])
-@pytest.mark.parametrize(("dtype", "steps", "tolerance"), [("float32", 200, 1e-3), ("float64", 20, 1e-6)])
+@pytest.mark.parametrize(
+    ("dtype", "steps", "tolerance"), [("float32", 200, 1e-3), ("float64", 20, 1e-6)]
+)
 def test_lockstep(name, dtype, steps, tolerance, torch):
     build, vocab, shape = models(name)
     torch.manual_seed(0)
@@ -49,7 +51,10 @@ def test_lockstep(name, dtype, steps, tolerance, torch):
     if name == "llama" and dtype == "float64":
         theirs.cos, theirs.sin = theirs.cos.double(), theirs.sin.double()
         ours.cos, ours.sin = (rl.from_numpy(x.numpy()) for x in (theirs.cos, theirs.sin))
-    optimizers = [torch.optim.AdamW(theirs.parameters(), lr=1e-3), rl.optim.AdamW(ours.parameters(), lr=1e-3)]
+    optimizers = [
+        torch.optim.AdamW(theirs.parameters(), lr=1e-3),
+        rl.optim.AdamW(ours.parameters(), lr=1e-3),
+    ]
     rng = np.random.default_rng(0)
     losses = []
     for _ in range(steps):

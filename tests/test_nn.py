@@ -26,13 +26,23 @@ class Net(nn.Module):
         return x
 
 
-NAMES = ["count", "a.weight", "a.bias", "layers.0.weight", "named.norm.weight", "named.norm.bias", "tied.weight"]
+NAMES = [
+    "count",
+    "a.weight",
+    "a.bias",
+    "layers.0.weight",
+    "named.norm.weight",
+    "named.norm.bias",
+    "tied.weight",
+]
 
 
 def test_names():
     net = Net()
     assert list(net.state_dict()) == NAMES
-    assert [n for n, _ in net.named_parameters()] == [n for n in NAMES if n not in ("count", "tied.weight")]
+    assert [n for n, _ in net.named_parameters()] == [
+        n for n in NAMES if n not in ("count", "tied.weight")
+    ]
     assert len(list(net.parameters())) == 5
     assert [n for n, _ in net.named_buffers()] == ["count", "scratch"]
     assert [n for n, _ in net.named_children()] == ["a", "layers", "named", "tied"]
@@ -56,7 +66,7 @@ def test_strict_loading_reports_everything():
         assert text in str(error.value)
     for key, value in net.state_dict().items():
         np.testing.assert_array_equal(value.numpy(), before[key])
-    with pytest.raises(RuntimeError, match="do not|does not"):
+    with pytest.raises(RuntimeError, match="does not fit"):
         net.load_state_dict({"other": rl.zeros(1)}, strict=False)
     with pytest.raises(RuntimeError, match="shapes differ"):
         net.load_state_dict({"a.bias": rl.zeros(7)}, strict=False)
@@ -134,7 +144,9 @@ def test_layers_match_pytorch(torch):
         assert list(ours.state_dict()) == list(theirs.state_dict())
         ours.load_state_dict({k: v.numpy() for k, v in theirs.state_dict().items()})
         out = ours(rl.from_numpy(x)).detach().numpy()
-        np.testing.assert_allclose(out, theirs(torch.from_numpy(x)).detach().numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            out, theirs(torch.from_numpy(x)).detach().numpy(), rtol=1e-5, atol=1e-6
+        )
 
 
 def test_initial_values():
@@ -146,8 +158,12 @@ def test_initial_values():
     w = rl.empty(200, 300)
     assert nn.init.xavier_uniform_(w).numpy().max() == pytest.approx(np.sqrt(6 / 500), rel=0.01)
     assert nn.init.xavier_normal_(w).numpy().std() == pytest.approx(np.sqrt(2 / 500), rel=0.02)
-    assert nn.init.kaiming_normal_(w, nonlinearity="relu").numpy().std() == pytest.approx(np.sqrt(2 / 300), rel=0.02)
-    assert nn.init.kaiming_uniform_(w, mode="fan_out").numpy().max() == pytest.approx(np.sqrt(6 / 200), rel=0.01)
+    assert nn.init.kaiming_normal_(w, nonlinearity="relu").numpy().std() == pytest.approx(
+        np.sqrt(2 / 300), rel=0.02
+    )
+    assert nn.init.kaiming_uniform_(w, mode="fan_out").numpy().max() == pytest.approx(
+        np.sqrt(6 / 200), rel=0.01
+    )
     assert nn.init.normal_(w, 3, 0.1).numpy().mean() == pytest.approx(3, abs=0.01)
     assert nn.init.zeros_(w).numpy().any() == False  # noqa: E712
     with pytest.raises(rl.ShapeError):

@@ -63,7 +63,9 @@ def test_attention_over_many_keys_and_queries():
         scores = q.numpy() @ k.numpy().swapaxes(-1, -2) / 4
         scores = np.where(np.tri(1300, dtype=bool), scores, -np.inf) if causal else scores
         weights = np.exp(scores - scores.max(-1, keepdims=True))
-        np.testing.assert_allclose(out, weights / weights.sum(-1, keepdims=True) @ v.numpy(), rtol=1e-11, atol=1e-15)
+        np.testing.assert_allclose(
+            out, weights / weights.sum(-1, keepdims=True) @ v.numpy(), rtol=1e-11, atol=1e-15
+        )
 
 
 def test_labels():
@@ -92,7 +94,11 @@ def test_linear_cross_entropy_equals_its_parts():
         results = []
         for fused in (True, False):
             a, b = x.clone().requires_grad_(), w.clone().requires_grad_()
-            loss = F.linear_cross_entropy(a, b, y) if fused else F.cross_entropy((a @ b.T).flatten(0, 1), y.flatten())
+            loss = (
+                F.linear_cross_entropy(a, b, y)
+                if fused
+                else F.cross_entropy((a @ b.T).flatten(0, 1), y.flatten())
+            )
             (loss * 3).backward()
             results.append([loss.detach().numpy(), a.grad.numpy(), b.grad.numpy()])
         rtol = 1e-5 if dtype is rl.float32 else 1e-12
@@ -102,13 +108,26 @@ def test_linear_cross_entropy_equals_its_parts():
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
 def test_fused_linear_equals_its_parts(activation):
-    function = {"relu": F.relu, "silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, "tanh")}[activation]
-    data = [rl.randn(3, 5, 70, dtype=rl.float64), rl.randn(33, 70, dtype=rl.float64), rl.randn(33, dtype=rl.float64)]
+    function = {
+        "relu": F.relu,
+        "silu": F.silu,
+        "gelu": F.gelu,
+        "gelu_tanh": lambda x: F.gelu(x, "tanh"),
+    }[activation]
+    data = [
+        rl.randn(3, 5, 70, dtype=rl.float64),
+        rl.randn(33, 70, dtype=rl.float64),
+        rl.randn(33, dtype=rl.float64),
+    ]
     data.append(rl.randn(3, 5, 33, dtype=rl.float64))
     results = []
     for fused in (True, False):
         x, w, b, r = (t.clone().requires_grad_() for t in data)
-        y = F.linear(x, w, b, activation=activation, residual=r) if fused else function(F.linear(x, w, b)) + r
+        y = (
+            F.linear(x, w, b, activation=activation, residual=r)
+            if fused
+            else function(F.linear(x, w, b)) + r
+        )
         (y * y).sum().backward()
         results.append([y.detach().numpy(), *(t.grad.numpy() for t in (x, w, b, r))])
     for ours, parts in zip(*results, strict=True):
@@ -164,8 +183,27 @@ def test_random_numbers():
 
 @pytest.mark.parametrize("name", ["exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt"])
 def test_elementary_functions_at_the_edges(name):
-    special = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 1e-38, 88.7, 88.8, -87.3, -87.4, -104, 1e10, -1e10, 3e38]
-    grid = np.concatenate([special, np.linspace(-20, 20, 4001), np.geomspace(1e-30, 1e30, 2001)]).astype(np.float32)
+    special = [
+        0.0,
+        -0.0,
+        math.inf,
+        -math.inf,
+        math.nan,
+        1e-45,
+        -1e-45,
+        1e-38,
+        88.7,
+        88.8,
+        -87.3,
+        -87.4,
+        -104,
+        1e10,
+        -1e10,
+        3e38,
+    ]
+    grid = np.concatenate(
+        [special, np.linspace(-20, 20, 4001), np.geomspace(1e-30, 1e30, 2001)]
+    ).astype(np.float32)
     ours = getattr(rl, name)(rl.from_numpy(grid)).numpy()
     with np.errstate(all="ignore"):
         table = {"sigmoid": lambda x: 1 / (1 + np.exp(-x)), "erf": np.vectorize(math.erf)}

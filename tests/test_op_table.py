@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from op_table import ROWS
 
 import rushlight as rl
 import rushlight.nn.functional as F
+from op_table import ROWS
 from rushlight import autograd
 
 IDS = [row[0] for row in ROWS]
@@ -54,14 +54,23 @@ def test_gradient(name, call, oracle, inputs):
     (out * rl.from_numpy(weights)).sum().backward()
     real = [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
     directions = {i: np.asarray(rng.standard_normal(arrays[i].shape)) for i in real}
-    analytic = sum(float((x[i].grad.numpy() * directions[i]).sum()) for i in real if x[i].grad is not None)
+    analytic = sum(
+        float((x[i].grad.numpy() * directions[i]).sum()) for i in real if x[i].grad is not None
+    )
     eps = 1e-6
     sides = []
     for sign in (1, -1):
-        moved = [np.asarray(a + sign * eps * directions[i]) if i in directions else a for i, a in enumerate(arrays)]
+        moved = [
+            np.asarray(a + sign * eps * directions[i]) if i in directions else a
+            for i, a in enumerate(arrays)
+        ]
         sides.append((call(rl, F, *tensors(moved)).numpy() * weights).sum())
     numeric = (sides[0] - sides[1]) / (2 * eps)
-    size = sum(float(np.abs(x[i].grad.numpy() * directions[i]).sum()) for i in real if x[i].grad is not None)
+    size = sum(
+        float(np.abs(x[i].grad.numpy() * directions[i]).sum())
+        for i in real
+        if x[i].grad is not None
+    )
     assert abs(analytic - numeric) <= 1e-6 * max(size, 1e-3)
     for i in real:
         assert x[i].grad is None or x[i].grad.shape == arrays[i].shape
@@ -80,14 +89,20 @@ def test_peer(name, call, oracle, inputs, torch):
     expected = call(torch, torch.nn.functional, *y)
     assert tuple(out.shape) == tuple(expected.shape)
     assert str(out.dtype).split(".")[1] == str(expected.dtype).split(".")[1]
-    weights = np.asarray(np.random.default_rng(3).standard_normal(out.shape), out.detach().numpy().dtype)
+    weights = np.asarray(
+        np.random.default_rng(3).standard_normal(out.shape), out.detach().numpy().dtype
+    )
     (out * rl.from_numpy(weights)).sum().backward()
     (expected * torch.from_numpy(weights)).sum().backward()
-    np.testing.assert_allclose(out.detach().numpy(), expected.detach().numpy(), rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(
+        out.detach().numpy(), expected.detach().numpy(), rtol=2e-5, atol=2e-5
+    )
     for ours, theirs in zip(x, y, strict=True):
         if theirs.is_floating_point() and theirs.grad is not None and ours.grad is not None:
             scale = max(1.0, float(theirs.grad.abs().max()) if theirs.numel() else 1.0)
-            np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-4, atol=2e-5 * scale)
+            np.testing.assert_allclose(
+                ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-4, atol=2e-5 * scale
+            )
 
 
 def recorded_names():
@@ -95,9 +110,11 @@ def recorded_names():
     names = set()
     for path in SOURCE.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("record", "record_view"):
-                if isinstance(node.args[0], ast.Constant):
-                    names.add(node.args[0].value)
+            recorded = isinstance(node, ast.Call) and getattr(node.func, "id", "").startswith(
+                "record"
+            )
+            if recorded and isinstance(node.args[0], ast.Constant):
+                names.add(node.args[0].value)
     return {name for name in names if not name.endswith("_backward")}
 
 

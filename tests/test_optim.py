@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from vectors import vector
 
 import rushlight as rl
 from rushlight import optim
 from rushlight.nn import Parameter
 from rushlight.nn.utils import clip_grad_norm_, clip_grad_value_
+from vectors import vector
 
 
 def run(make, start, gradients, **options):
@@ -141,7 +141,10 @@ def test_state_goes_by_name():
     second = optim.AdamW(same, lr=5.0)
     second.load_state_dict(state)
     assert second.param_groups[0]["lr"] == 1e-3
-    assert second.state[same[1][1]]["exp_avg"].tolist() == first.state[source[1][1]]["exp_avg"].tolist()
+    assert (
+        second.state[same[1][1]]["exp_avg"].tolist()
+        == first.state[source[1][1]]["exp_avg"].tolist()
+    )
     for names in (["b", "a"], ["a"], ["a", "c"]):
         other = optim.AdamW(named(names))
         with pytest.raises(ValueError, match="parameters differ"):

@@ -5,10 +5,10 @@
 
 import numpy as np
 import pytest
-from vectors import vector
 
 import rushlight as rl
 import rushlight.nn.functional as F
+from vectors import vector
 
 
 def ids(x):
@@ -24,7 +24,11 @@ def joined(y):
 
 
 def attend(q, k, v, width):
-    return joined(F.scaled_dot_product_attention(heads(q, width), heads(k, width), heads(v, width), is_causal=True))
+    return joined(
+        F.scaled_dot_product_attention(
+            heads(q, width), heads(k, width), heads(v, width), is_causal=True
+        )
+    )
 
 
 def whole(function):
@@ -62,7 +66,10 @@ CASES = {
     "seq_cross_entropy": ("logits", lambda v, x: F.cross_entropy(x, ids(v["targets"]))),
     "concat": ("a b", lambda v, a, b: rl.cat([a, b], 1)),
     "swiglu": ("gate up", lambda v, a, b: F.silu(a) * b),
-    "geglu": ("x W1 W2", lambda v, x, a, b: F.gelu(F.linear(x, a), approximate="tanh") * F.linear(x, b)),
+    "geglu": (
+        "x W1 W2",
+        lambda v, x, a, b: F.gelu(F.linear(x, a), approximate="tanh") * F.linear(x, b),
+    ),
 }
 
 
@@ -78,7 +85,9 @@ def test_vector(name):
     np.testing.assert_allclose(out.detach().numpy(), v["ref_out"].reshape(out.shape), **close)
     out.backward(rl.tensor(np.asarray(v["dout"], np.float32).reshape(out.shape)))
     for key, tensor in x.items():
-        np.testing.assert_allclose(tensor.grad.numpy(), v[f"ref_g_{key}"].reshape(tensor.shape), **close)
+        np.testing.assert_allclose(
+            tensor.grad.numpy(), v[f"ref_g_{key}"].reshape(tensor.shape), **close
+        )
 
 
 def test_products_and_plain_attention():

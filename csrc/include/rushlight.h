@@ -150,8 +150,9 @@ rl_status rl_embedding_backward(rl_ctx *ctx, rl_real *table, const rl_real *g, c
 
 /* C = f(scale * A B + bias + residual), or C += … when accumulate is 1.
  * c (..., M, N), a (..., M, K), b (..., K, N) with any strides (so transposes cost no copy); leading axes broadcast to c's.
- * c's last axis must have stride 1.  bias (N,).  residual has c's shape and is added after f.  f is `activation`: 0 identity, 1 relu, 2 gelu, 3 gelu_tanh, 4 silu;
- * `pre`, c's shape, receives the argument of f.  row_sum (M,) receives the sums of A's rows over K (2-D only): the bias gradient. */
+ * c's last axis must have stride 1.  bias (N,).  residual has c's shape and is added after f.  f is `activation`: 0 identity, 1 relu, 2
+ * gelu, 3 gelu_tanh, 4 silu; `pre`, c's shape, receives the argument of f.  row_sum (M,) receives the sums of A's rows over K (2-D only):
+ * the bias gradient. */
 rl_status rl_gemm(rl_ctx *ctx, rl_real *c, const rl_real *a, const rl_real *b, const rl_real *RL_OPTIONAL bias,
                   const rl_real *RL_OPTIONAL residual, rl_real *RL_OPTIONAL pre, rl_real *RL_OPTIONAL row_sum, double scale,
                   int64_t activation, int64_t accumulate);
@@ -165,15 +166,15 @@ rl_status rl_gemm(rl_ctx *ctx, rl_real *c, const rl_real *a, const rl_real *b, c
 rl_status rl_attention(rl_ctx *ctx, rl_real *o, rl_real *lse, const rl_real *q, const rl_real *k, const rl_real *v,
                        const rl_mask *RL_OPTIONAL keep, const rl_real *RL_OPTIONAL bias, double scale, int64_t causal);
 /* gradients; gq, gk, gv have the shapes of q, k, v and strides of their own (last axis stride 1) */
-rl_status rl_attention_backward(rl_ctx *ctx, rl_real *gq, rl_real *gk, rl_real *gv, const rl_real *g, const rl_real *q,
-                                const rl_real *k, const rl_real *v, const rl_real *o, const rl_real *lse,
-                                const rl_mask *RL_OPTIONAL keep, const rl_real *RL_OPTIONAL bias, double scale, int64_t causal);
+rl_status rl_attention_backward(rl_ctx *ctx, rl_real *gq, rl_real *gk, rl_real *gv, const rl_real *g, const rl_real *q, const rl_real *k,
+                                const rl_real *v, const rl_real *o, const rl_real *lse, const rl_mask *RL_OPTIONAL keep,
+                                const rl_real *RL_OPTIONAL bias, double scale, int64_t causal);
 
 /* ---- losses --------------------------------------------------------------------------------------------------------------------- */
 
 /* Per row r: loss[r] = logsumexp(logits[r]) - logits[r, target[r]], 0 where target[r] == ignore_index.
- * logits (R, V) with contiguous rows, target (R,), lse (R,).  total (1,) receives the sum of loss in row order, valid (1,) the number of rows counted.
- * RL_INDEX_ERROR names the first target outside [0, V). */
+ * logits (R, V) with contiguous rows, target (R,), lse (R,).  total (1,) receives the sum of loss in row order, valid (1,) the number of
+ * rows counted. RL_INDEX_ERROR names the first target outside [0, V). */
 rl_status rl_cross_entropy(rl_ctx *ctx, rl_real *loss, rl_real *lse, rl_real *total, rl_real *valid, const rl_real *logits,
                            const rl_ints *target, int64_t ignore_index);
 /* glogits[r] = w[r] * (softmax(logits[r]) - onehot(target[r])), 0 for ignored rows; w = g[r] when g has R elements and divide is NULL;
@@ -186,8 +187,8 @@ rl_status rl_cross_entropy_backward(rl_ctx *ctx, rl_real *glogits, const rl_real
 /* step[0] += 1, then per element, with lr and step read from one-element views:
  *   g += weight_decay * p (decoupled 0)  or  p -= lr * weight_decay * p (decoupled 1)
  *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  p -= lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) */
-rl_status rl_adam(rl_ctx *ctx, rl_list *p, const rl_list *g, rl_list *m, rl_list *v, rl_list *step, const rl_real *lr,
-                  double beta1, double beta2, double eps, double weight_decay, int64_t decoupled, int64_t maximize);
+rl_status rl_adam(rl_ctx *ctx, rl_list *p, const rl_list *g, rl_list *m, rl_list *v, rl_list *step, const rl_real *lr, double beta1,
+                  double beta2, double eps, double weight_decay, int64_t decoupled, int64_t maximize);
 /* g += weight_decay * p;  momentum != 0: on step 1 buffer = g, later buffer = momentum buffer + (1 - dampening) g;
  * g = nesterov ? g + momentum buffer : buffer;  p -= lr g.  step (one element per parameter) counts the calls. */
 rl_status rl_sgd(rl_ctx *ctx, rl_list *p, const rl_list *g, rl_list *buffer, rl_list *step, const rl_real *lr, double momentum,

@@ -2,7 +2,13 @@
 
 from rushlight import nn, optim
 from rushlight._core import empty_cache, get_num_threads, memory_stats, set_num_threads
-from rushlight.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from rushlight.autograd import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from rushlight.compat import autocast
 from rushlight.creation import (
     arange,
@@ -60,5 +66,4 @@ from rushlight.random import (
     set_rng_state,
 )
 from rushlight.tensor import Size, Tensor
-
 from rushlight.version import __version__

@@ -1,13 +1,14 @@
 """The engine: nodes, recording, the backward pass, gradient modes.
 
 An operation computes an array and calls `record` with its vector-Jacobian product beside it. That
-makes a Tensor and, when an input needs a gradient, a Node. A node's inputs are nodes or leaf tensors, never
-arrays, so an intermediate that no product saved is freed at once. A product is a closure over
-Tensors, written with operations; it must not capture the tensor it belongs to (a saved output is
-captured as an `alias`), so a graph is free of cycles and dies by reference count alone.
+makes a Tensor and, when an input needs a gradient, a Node. A node's inputs are nodes or leaf
+tensors, never arrays, so an intermediate that no product saved is freed at once. A product is a
+closure over Tensors, written with operations; it must not capture the tensor it belongs to (a saved
+output is captured as a tensor of its own), so a graph is free of cycles and dies by reference count
+alone.
 
-What a product returns per input: a fresh Tensor (the same one never twice), `g` itself, a view of `g`,
-a `Partial`, or None where no gradient is needed.
+What a product returns per input: a fresh Tensor (the same one never twice), `g` itself, a view of
+`g`, a `Partial`, or None where no gradient is needed.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def is_grad_enabled() -> bool:
     return _mode.enabled
 
 
-class set_grad_enabled:  # noqa: N801 - PyTorch's name
+class set_grad_enabled:
     """Switch recording on or off, for good or until the end of a `with` block."""
 
     def __init__(self, mode: bool) -> None:
@@ -150,7 +151,7 @@ class set_grad_enabled:  # noqa: N801 - PyTorch's name
         _mode.enabled = self.previous
 
 
-class no_grad:  # noqa: N801 - PyTorch's name
+class no_grad:
     """No recording inside a `with` block, a decorated function or generator; per thread."""
 
     mode = False
@@ -170,10 +171,11 @@ class no_grad:  # noqa: N801 - PyTorch's name
         _mode.enabled = self.previous.pop()
 
     def __call__(self, function: F) -> F:
+        """The function, run in this mode."""
         return _in_mode(function, self.mode)
 
 
-class enable_grad(no_grad):  # noqa: N801 - PyTorch's name
+class enable_grad(no_grad):
     """Recording inside a `with` block or a decorated function, even within `no_grad`."""
 
     mode = True
@@ -332,7 +334,7 @@ def backward(
 
 
 def _run(start: Node | TensorBase, gradient: Tensor, retain_graph: bool) -> None:
-    if type(start) is not Node:
+    if not isinstance(start, Node):
         _add_to_leaf(start, gradient, False)
         return
     pending: dict[Node, Any] = {start: gradient}

@@ -6,7 +6,7 @@ from rushlight.dtypes import bfloat16, dtype
 from rushlight.errors import DeviceError
 
 
-class autocast:  # noqa: N801 - PyTorch's name
+class autocast:
     """Mixed precision for a `with` block; only enabled=False is supported so far.
 
     Raises: NotImplementedError when enabled, DeviceError for a device other than the CPU.

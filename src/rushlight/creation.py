@@ -63,7 +63,8 @@ def _from_lists(data: Any) -> Array:
 
 def _holds_tensors(data: Any) -> bool:
     return any(
-        isinstance(x, TensorBase) or (isinstance(x, list | tuple) and _holds_tensors(x)) for x in data
+        isinstance(x, TensorBase) or (isinstance(x, list | tuple) and _holds_tensors(x))
+        for x in data
     )
 
 
@@ -155,14 +156,16 @@ def arange(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """start, start + step, … below end; int64 when all three are integers, else float32."""
+    """Numbers from start by step, below end; int64 when all three are integers, else float32."""
     if end is None:
         start, end = 0, start
     if step == 0 or not math.isfinite(start) or not math.isfinite(end):
         raise ValueError(f"arange: cannot count from {start} to {end} by {step}")
     whole = all(isinstance(n, int) for n in (start, end, step))
     kind = as_dtype(dtype) if dtype is not None else int64 if whole else float32
-    return _finish(kernels.copy(np.arange(start, end, step).astype(kind.numpy)), requires_grad, device)
+    return _finish(
+        kernels.copy(np.arange(start, end, step).astype(kind.numpy)), requires_grad, device
+    )
 
 
 def linspace(
@@ -235,7 +238,7 @@ def randint(
     dtype: Dtype = int64,
     device: Any = None,
 ) -> Tensor:
-    """Integers in [low, high); randint(high, size) starts at 0."""
+    """Uniform integers from low up to, but not including, high; 0 is the default low."""
     if size is None:
         low, high, size = 0, low, high
     if size is None or high is None:
@@ -268,16 +271,22 @@ def multinomial(
     if not np.isfinite(rows).all() or (rows < 0).any() or (rows.sum(-1) <= 0).any():
         raise ValueError("multinomial: weights must be finite, not negative, and not all zero")
     if not replacement and num_samples > np.count_nonzero(rows, -1).min():
-        raise ValueError(f"multinomial: {num_samples} draws without replacement from too few weights")
+        raise ValueError(
+            f"multinomial: {num_samples} draws without replacement from too few weights"
+        )
     state = _state(generator)
     if replacement:
         u = kernels.random_uniform((len(rows), num_samples), state, 0.0, 1.0, kernels.FLOAT64)
         edges = np.cumsum(rows, -1)
-        out = np.stack([np.searchsorted(e, x * e[-1], "right") for e, x in zip(edges, u, strict=True)])
+        out = np.stack(
+            [np.searchsorted(e, x * e[-1], "right") for e, x in zip(edges, u, strict=True)]
+        )
         out = np.minimum(out, rows.shape[-1] - 1)
     else:  # the largest of log(weight) + Gumbel noise, n of them
         u = kernels.random_uniform(rows.shape, state, 0.0, 1.0, kernels.FLOAT64)
         with np.errstate(divide="ignore"):
             keys = np.log(rows) - np.log(-np.log(u))
         out = np.argsort(-keys, -1, kind="stable")[:, :num_samples]
-    return _finish(kernels.copy(out.astype(np.int64)).reshape((*weights.shape[:-1], num_samples)), False)
+    return _finish(
+        kernels.copy(out.astype(np.int64)).reshape((*weights.shape[:-1], num_samples)), False
+    )

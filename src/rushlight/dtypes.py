@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 
-class dtype:  # noqa: N801 - PyTorch's name
+class dtype:
     """An element type: its name, size in bytes, and the NumPy type that stores it."""
 
     __slots__ = ("is_floating_point", "itemsize", "name", "numpy")
 
-    def __init__(self, name: str, storage: type[np.generic], is_floating_point: bool = False) -> None:
+    def __init__(
+        self, name: str, storage: type[np.generic], is_floating_point: bool = False
+    ) -> None:
         self.name = name
         self.numpy = np.dtype(storage)
         self.itemsize = self.numpy.itemsize
@@ -34,15 +36,18 @@ int8 = dtype("int8", np.int8)
 uint8 = dtype("uint8", np.uint8)
 bool_ = dtype("bool", np.bool_)
 
-_FROM_NUMPY = {d.numpy: d for d in (float64, float32, float16, int64, int32, int16, int8, uint8, bool_)}
+_FROM_NUMPY = {
+    d.numpy: d for d in (float64, float32, float16, int64, int32, int16, int8, uint8, bool_)
+}
 _FROM_PYTHON = {float: float32, int: int64, bool: bool_}
 
 
 def from_numpy(numpy_dtype: np.dtype[np.generic]) -> dtype:
-    """The element type of a NumPy array.  Raises TypeError for those without one (complex, strings, objects)."""
+    """The element type of a NumPy array.  Raises TypeError for complex, strings, objects."""
     found = _FROM_NUMPY.get(numpy_dtype)
     if found is None:
-        raise TypeError(f"arrays of {numpy_dtype} have no tensor dtype; expected one of {', '.join(d.name for d in _FROM_NUMPY.values())}")
+        known = ", ".join(d.name for d in _FROM_NUMPY.values())
+        raise TypeError(f"arrays of {numpy_dtype} have no tensor dtype; expected one of {known}")
     return found
 
 

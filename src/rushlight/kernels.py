@@ -27,7 +27,9 @@ FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 INT64, BOOL, UINT64 = np.dtype(np.int64), np.dtype(np.bool_), np.dtype(np.uint64)
 KERNEL_DTYPES = (FLOAT32, FLOAT64, INT64, BOOL, UINT64, np.dtype(np.uint16))
 
-_core.setup(np.ndarray, KERNEL_DTYPES, (ShapeError, DtypeError, IndexError, ValueError, MemoryError))
+_core.setup(
+    np.ndarray, KERNEL_DTYPES, (ShapeError, DtypeError, IndexError, ValueError, MemoryError)
+)
 
 
 def choose_level() -> None:
@@ -66,7 +68,7 @@ def copy(x: Array) -> Array:
 
 
 def copy_into(y: Array, x: Array) -> None:
-    """y = x, with x broadcast to y's shape and converted to its dtype."""
+    """Y = x, with x broadcast to y's shape and converted to its dtype."""
     if x.dtype == y.dtype and x.dtype.kind == "f" and x.dtype.itemsize >= 4:
         call(K.copy, y, x)
     else:
@@ -125,7 +127,10 @@ neg, absolute, sign = _unary("neg"), _unary("abs"), _unary("sign")
 exp, log, sqrt, sin, cos = (_unary(n) for n in ("exp", "log", "sqrt", "sin", "cos"))
 erf, tanh, sigmoid, relu = (_unary(n) for n in ("erf", "tanh", "sigmoid", "relu"))
 silu, gelu, gelu_tanh = _unary("silu"), _unary("gelu"), _unary("gelu_tanh")
-tanh_backward, sigmoid_backward = _unary_backward("tanh_backward"), _unary_backward("sigmoid_backward")
+tanh_backward, sigmoid_backward = (
+    _unary_backward("tanh_backward"),
+    _unary_backward("sigmoid_backward"),
+)
 relu_backward, silu_backward = _unary_backward("relu_backward"), _unary_backward("silu_backward")
 gelu_backward, gelu_tanh_backward = (
     _unary_backward("gelu_backward"),
@@ -141,8 +146,8 @@ def broadcast(name: str, *shapes: Shape) -> Shape:
         return np.broadcast_shapes(*shapes)
     except ValueError:
         listed = " and ".join(map(str, shapes))
-        message = f"{name}: shapes {listed} do not broadcast: aligned at the last axis, sizes must be equal or 1"
-        raise ShapeError(message) from None
+        rule = "aligned at the last axis, sizes must be equal or 1"
+        raise ShapeError(f"{name}: shapes {listed} do not broadcast: {rule}") from None
 
 
 def where(condition: Array, x: Array, y: Array) -> Array:
@@ -205,7 +210,7 @@ def logsumexp_backward(g: Array, x: Array, y: Array) -> Array:
 
 
 def _rows(x: Array) -> int:
-    return x.size // max(x.shape[-1], 1)
+    return int(x.size // max(x.shape[-1], 1))
 
 
 def layer_norm(
@@ -315,15 +320,15 @@ def attention_backward(
     causal: bool,
 ) -> None:
     """Write the gradients of q, k, v into the arrays given."""
-    call(
-        K.attention_backward, gq, gk, gv, g, q, k, v, o, lse, keep, bias, scale, int(causal)
-    )
+    call(K.attention_backward, gq, gk, gv, g, q, k, v, o, lse, keep, bias, scale, int(causal))
 
 
 # ---- losses ----
 
 
-def cross_entropy(logits: Array, target: Array, ignore_index: int) -> tuple[Array, Array, Array, Array]:
+def cross_entropy(
+    logits: Array, target: Array, ignore_index: int
+) -> tuple[Array, Array, Array, Array]:
     """Loss per row (R,), log-sum-exp (R,), sum of the losses (1,), number of rows counted (1,)."""
     rows, dtype = logits.shape[:1], logits.dtype
     loss, lse = empty(rows, dtype), empty(rows, dtype)
@@ -350,14 +355,18 @@ def cross_entropy_backward(
 # ---- random numbers ----
 
 
-def random_uniform(shape: Shape, state: Array, low: float, high: float, dtype: np.dtype[Any]) -> Array:
+def random_uniform(
+    shape: Shape, state: Array, low: float, high: float, dtype: np.dtype[Any]
+) -> Array:
     """Uniform numbers in [low, high)."""
     y = empty(shape, dtype)
     call(K.random_uniform, y, state, low, high)
     return y
 
 
-def random_normal(shape: Shape, state: Array, mean: float, std: float, dtype: np.dtype[Any]) -> Array:
+def random_normal(
+    shape: Shape, state: Array, mean: float, std: float, dtype: np.dtype[Any]
+) -> Array:
     """Normal numbers."""
     y = empty(shape, dtype)
     call(K.random_normal, y, state, mean, std)

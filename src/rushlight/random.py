@@ -1,4 +1,4 @@
-"""Random numbers: a generator is a seed and a counter; numbers do not depend on the thread count."""
+"""Random numbers: a generator is a seed and a counter; threads never change the numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor: storage, operators and methods, which are the operations themselves under method names."""
+"""Tensor: storage, operators and methods; the methods are the operations themselves."""
 
 from __future__ import annotations
 
@@ -92,13 +92,14 @@ class Tensor(TensorBase):
     def data(self, value: Tensor) -> None:
         if value.array.shape != self.array.shape or value.array.dtype != self.array.dtype:
             raise ShapeError(
-                f"data: {tuple(value.shape)} {value.dtype} cannot replace {tuple(self.shape)} {self.dtype}"
+                f"data: {tuple(value.shape)} {value.dtype} cannot replace "
+                f"{tuple(self.shape)} {self.dtype}"
             )
         self.array = value.array
         changed_in_place(self)
 
     T = property(ops.transposed)
-    mT = property(ops.matrix_transposed)  # noqa: N815 - PyTorch's name
+    mT = property(ops.matrix_transposed)
 
     def size(self, dim: int | None = None) -> Any:
         """The shape, or the size of one axis."""
@@ -166,7 +167,7 @@ class Tensor(TensorBase):
     def __len__(self) -> int:
         if self.array.ndim == 0:
             raise TypeError("len() of a tensor without axes")
-        return self.array.shape[0]
+        return int(self.array.shape[0])
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(ops.unbind(self, 0))

@@ -68,7 +68,7 @@ class ModuleList(Module):
         return iter(self._modules.values())
 
     def __getitem__(self, index: int | slice) -> Any:
-        modules = list(self._modules.values())[index]
+        modules: Any = list(self._modules.values())[index]
         return ModuleList(modules) if isinstance(modules, list) else modules
 
     def __setitem__(self, index: int, module: Module) -> None:

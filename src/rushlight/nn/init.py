@@ -26,7 +26,9 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
         slope = 0.01 if param is None else param
         return math.sqrt(2 / (1 + slope**2))
     if nonlinearity not in _GAINS:
-        raise ValueError(f"calculate_gain: {nonlinearity!r} is not one of {[*_GAINS, 'leaky_relu']}")
+        raise ValueError(
+            f"calculate_gain: {nonlinearity!r} is not one of {[*_GAINS, 'leaky_relu']}"
+        )
     return _GAINS[nonlinearity]
 
 

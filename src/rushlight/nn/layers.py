@@ -42,7 +42,8 @@ class Flatten(Module):
 class Linear(Module):
     """X W^T + b.  (..., in_features) -> (..., out_features).
 
-    weight (out_features, in_features) and bias (out_features,) start uniform within ± 1 / sqrt(in_features).
+    weight (out_features, in_features) and bias (out_features,) start uniform within
+    ± 1 / sqrt(in_features).
     """
 
     def __init__(
@@ -133,7 +134,9 @@ class LayerNorm(Module):
         affine = Parameter(creation.ones(shape, dtype=dtype)) if elementwise_affine else None
         self.register_parameter("weight", affine)
         shift = elementwise_affine and bias
-        self.register_parameter("bias", Parameter(creation.zeros(shape, dtype=dtype)) if shift else None)
+        self.register_parameter(
+            "bias", Parameter(creation.zeros(shape, dtype=dtype)) if shift else None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """See `layer_norm`."""

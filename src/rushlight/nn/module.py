@@ -62,6 +62,7 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What `forward` gives."""
         return self.forward(*args, **kwargs)
 
     # ---- attributes ----
@@ -71,16 +72,20 @@ class Module:
             if isinstance(value, Parameter | Buffer | Module):
                 raise AttributeError(f"call super().__init__() before assigning {name!r}")
             return object.__setattr__(self, name, value)
-        kinds = ((Parameter, self._parameters), (Module, self._modules), (Buffer, self._buffers))
+        kinds: tuple[tuple[type, dict[str, Any]], ...] = (
+            (Parameter, self._parameters),
+            (Module, self._modules),
+            (Buffer, self._buffers),
+        )
         for kind, registry in kinds:
             if isinstance(value, kind):
                 self._forget(name)
-                registry[name] = value  # type: ignore[index]
+                registry[name] = value
                 return None
         for kind, registry in kinds:
             if name in registry:
                 if value is None or (kind is Buffer and isinstance(value, Tensor)):
-                    registry[name] = value  # type: ignore[index]
+                    registry[name] = value
                     return None
                 raise TypeError(f"{name!r} is a {kind.__name__}; got {type(value).__name__}")
         return object.__setattr__(self, name, value)
@@ -99,8 +104,9 @@ class Module:
     def _forget(self, name: str) -> bool:
         found = name in self.__dict__
         self.__dict__.pop(name, None)
-        for registry in (self._parameters, self._modules, self._buffers):
-            found = registry.pop(name, self) is not self or found  # type: ignore[attr-defined]
+        registries: tuple[dict[str, Any], ...] = (self._parameters, self._modules, self._buffers)
+        for registry in registries:
+            found = registry.pop(name, self) is not self or found
         return found
 
     def __dir__(self) -> list[str]:
@@ -216,9 +222,9 @@ class Module:
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Copy values in by name.
 
-        strict: names must agree. Raises RuntimeError that lists every missing and unexpected name and
-        every shape that differs; the module is unchanged then. A state without one name in common with
-        the module is refused in any case.
+        strict: names must agree. Raises RuntimeError that lists every missing and unexpected name
+        and every shape that differs; the module is unchanged then. A state without one name in
+        common with the module is refused in any case.
         """
         own = dict(self._state())
         missing = [name for name in own if name not in state_dict]
@@ -304,14 +310,21 @@ class Module:
         return ""
 
     def __repr__(self) -> str:
-        lines = [f"({name}): " + repr(child).replace("\n", "\n  ") for name, child in self._modules.items()]
+        lines = [
+            f"({name}): " + repr(child).replace("\n", "\n  ")
+            for name, child in self._modules.items()
+        ]
         head = f"{type(self).__name__}({self.extra_repr()}"
         return head + ")" if not lines else head + "\n  " + "\n  ".join(lines) + "\n)"
 
 
 def _load_report(name: str, missing: list[str], unexpected: list[str], wrong: list[str]) -> str:
     parts = [f"load_state_dict: the state does not fit {name}"]
-    for title, names in (("missing", missing), ("unexpected", unexpected), ("shapes differ", wrong)):
+    for title, names in (
+        ("missing", missing),
+        ("unexpected", unexpected),
+        ("shapes differ", wrong),
+    ):
         if names:
             parts.append(f"  {title}: {', '.join(names)}")
     return "\n".join(parts)

@@ -35,9 +35,10 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """softmax(scale * query key^T + mask) value.
 
-    query: (..., H, T, K).  key: (..., G, S, K).  value: (..., G, S, V).  -> (..., H, T, V); G = H unless enable_gqa,
-    where query head h reads head h // (H / G).  attn_mask broadcasts to (..., H, T, S): bool (True takes part) or
-    added to the scores.  is_causal: query t sees keys 0 to t.  scale: 1 / sqrt(K) by default.
+    query: (..., H, T, K).  key: (..., G, S, K).  value: (..., G, S, V).  -> (..., H, T, V);
+    G = H unless enable_gqa, where query head h reads head h // (H / G).
+    attn_mask broadcasts to (..., H, T, S): bool (True takes part) or added to the scores.
+    is_causal: query t sees keys 0 to t.  scale: 1 / sqrt(K) by default.
     A query that sees no key gives zeros. The result's memory is laid out as (..., T, H, V), so that
     joining the heads costs no copy.
     Raises: ShapeError, DtypeError, ValueError when a mask and is_causal are both given.
@@ -147,15 +148,14 @@ def _gradient_buffers(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array
     The gradients of a projection's three parts then already lie side by side.
     """
     base = q.base
-    together = (
+    if (
         isinstance(base, np.ndarray)
         and k.base is base
         and v.base is base
         and base.flags.c_contiguous
         and base.dtype == q.dtype
         and base.size == q.size + k.size + v.size
-    )
-    if together:
+    ):
         whole = kernels.empty(base.shape, base.dtype)
         start = base.__array_interface__["data"][0]
         gq, gk, gv = (
@@ -194,9 +194,9 @@ def _composed(
     if mask is not None:
         hidden: Any = ~mask if mask.array.dtype == np.bool_ else None
         scores = add(scores, mask) if hidden is None else masked_fill(scores, hidden, -math.inf)
-    blind = np.isneginf(scores.array).all(-1, keepdims=True)
-    weights = softmax(masked_fill(scores, new_tensor(blind), 0.0))
-    weights = masked_fill(weights, new_tensor(blind), 0.0)
+    blind = new_tensor(np.asarray(np.isneginf(scores.array).all(-1, keepdims=True)))
+    weights = softmax(masked_fill(scores, blind, 0.0))
+    weights = masked_fill(weights, blind, 0.0)
     return matmul(dropout(weights, dropout_p), v)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ _SCALARS = (float, int, bool, np.generic)
 def as_tensor(x: TensorLike) -> Tensor:
     """X as a Tensor, without a copy where it is one or an array; Python floats are float32."""
     if isinstance(x, TensorBase):
-        return cast("Tensor", x)
+        return x
     if isinstance(x, np.ndarray):
         return new_tensor(x)
     array = np.asarray(x)
@@ -42,7 +42,9 @@ def as_real(x: TensorLike) -> Tensor:
 
 def is_real(x: TensorBase) -> bool:
     """Whether the kernels compute with it: float32 or float64."""
-    return x.array.dtype is FLOAT32 or x.array.dtype is FLOAT64 or x.array.dtype in (FLOAT32, FLOAT64)
+    return (
+        x.array.dtype is FLOAT32 or x.array.dtype is FLOAT64 or x.array.dtype in (FLOAT32, FLOAT64)
+    )
 
 
 def host(x: TensorBase, name: str) -> Array:
@@ -53,14 +55,14 @@ def host(x: TensorBase, name: str) -> Array:
 def pair(x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
     """Two operands with one dtype.
 
-    A Python or NumPy scalar takes the tensor's dtype (an integer tensor and a fraction give float32). Tensors
-    promote as in PyTorch: floating point over integer, then the wider; one without axes gives way to one
-    with axes of the same kind.
+    A Python or NumPy scalar takes the tensor's dtype (an integer tensor and a fraction give
+    float32). Tensors promote as in PyTorch: floating point over integer, then the wider; one
+    without axes gives way to one with axes of the same kind.
     """
     if isinstance(x, TensorBase) and isinstance(y, TensorBase):
         if x.array.dtype == y.array.dtype:
-            return cast("Tensor", x), cast("Tensor", y)
-        return promote(cast("Tensor", x), cast("Tensor", y))
+            return x, y
+        return promote(x, y)
     if isinstance(y, _SCALARS):
         x = as_tensor(x)
         return _with_scalar(x, y)
@@ -90,17 +92,17 @@ def promote(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def promoted(x: Array, y: Array) -> np.dtype[Any]:
     """The dtype in which x and y meet."""
-    order = "biuf"
-    x_kind, y_kind = order.index(x.dtype.kind), order.index(y.dtype.kind)
+    x_kind, y_kind = _KINDS[x.dtype.kind], _KINDS[y.dtype.kind]
     if (x.ndim == 0) != (y.ndim == 0):
-        wide, narrow = (y, x) if x.ndim == 0 else (x, y)
-        if max(min(order.index(wide.dtype.kind), 2), 1 if wide.dtype.kind != "b" else 0) >= min(
-            order.index(narrow.dtype.kind), 2
-        ) and (wide.dtype.kind == "f" or narrow.dtype.kind != "f"):
-            return wide.dtype
-    if (x_kind == 3) != (y_kind == 3):
-        return x.dtype if x_kind == 3 else y.dtype
+        scalar, tensor = (x, y) if x.ndim == 0 else (y, x)
+        if _KINDS[scalar.dtype.kind] <= _KINDS[tensor.dtype.kind]:
+            x = y = tensor
+    if x_kind != y_kind:
+        x = y = x if x_kind > y_kind else y
     return np.promote_types(x.dtype, y.dtype)
+
+
+_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}  # truth values, integers, fractions
 
 
 def to_dtype(x: Tensor, dtype: np.dtype[Any]) -> Tensor:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def dropout(x: TensorLike, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Each element zero with probability p, the others divided by 1 - p; x itself when not training.
+    """Each element zero with probability p, the others divided by 1 - p; x when not training.
 
     Raises: ValueError for p outside [0, 1] or inplace=True.  Source: Srivastava et al. 2014.
     """
@@ -34,5 +34,3 @@ def dropout(x: TensorLike, p: float = 0.5, training: bool = True, inplace: bool 
         return (record("dropout_backward", out, (g,), lambda h: vjp(h)),)
 
     return record("dropout", out, (x,), vjp, attrs={"p": p})
-
-

@@ -1,8 +1,8 @@
 """Element-wise operations: arithmetic with broadcasting, activations, comparisons.
 
-Shapes: every operand broadcasts to the result's shape under NumPy's rules; gradients are summed back
-to the operand's own shape. float32 and float64 run in kernels and are differentiable; arithmetic on
-integers and all comparisons go through NumPy.
+Shapes: every operand broadcasts to the result's shape under NumPy's rules; gradients are summed
+back to the operand's own shape. float32 and float64 run in kernels and are differentiable;
+arithmetic on integers and all comparisons go through NumPy.
 """
 
 from __future__ import annotations
@@ -262,9 +262,7 @@ def abs(x: TensorLike) -> Tensor:
     x = as_tensor(x)
     if not is_real(x):
         return _on_integers("abs", np.abs, x)
-    return record(
-        "abs", kernels.absolute(x.array), (x,), lambda g: (mul(g, sign(x)),), saved=(x,)
-    )
+    return record("abs", kernels.absolute(x.array), (x,), lambda g: (mul(g, sign(x)),), saved=(x,))
 
 
 def sign(x: TensorLike) -> Tensor:
@@ -276,14 +274,14 @@ def sign(x: TensorLike) -> Tensor:
 
 
 def exp(x: TensorLike) -> Tensor:
-    """e to the power x."""
+    """E to the power x."""
     x = as_real(x)
     y = new_tensor(kernels.exp(x.array))
     return record("exp", y.array, (x,), lambda g: (mul(g, y),), saved=(y,))
 
 
 def log(x: TensorLike) -> Tensor:
-    """Natural logarithm; log(0) is -inf, of negative numbers NaN."""
+    """Natural logarithm; -inf at 0, NaN below."""
     x = as_real(x)
     return record("log", kernels.log(x.array), (x,), lambda g: (div(g, x),), saved=(x,))
 
@@ -334,7 +332,7 @@ def erf(x: TensorLike) -> Tensor:
 
 
 def relu(x: TensorLike) -> Tensor:
-    """max(x, 0).  (...) -> (...)."""
+    """The larger of x and 0.  (...) -> (...)."""
     x = as_tensor(x)
     if not is_real(x):
         return _on_integers("relu", lambda a: np.maximum(a, 0), x)
@@ -349,7 +347,7 @@ def tanh(x: TensorLike) -> Tensor:
 
 
 def sigmoid(x: TensorLike) -> Tensor:
-    """1 / (1 + exp(-x)), without overflow."""
+    """Logistic function: the inverse of 1 + exp(-x), without overflow."""
     x = as_real(x)
     y = new_tensor(kernels.sigmoid(x.array))
     return record("sigmoid", y.array, (x,), lambda g: (sigmoid_backward(g, y),), saved=(y,))
@@ -395,7 +393,9 @@ gelu_tanh_backward = _fused_backward("gelu_tanh_backward", kernels.gelu_tanh_bac
 # ---- comparisons and logic: bool, not differentiable ----
 
 
-def _comparison(name: str, function: Callable[..., Any]) -> Callable[[TensorLike, TensorLike], Tensor]:
+def _comparison(
+    name: str, function: Callable[..., Any]
+) -> Callable[[TensorLike, TensorLike], Tensor]:
     def run(x: TensorLike, y: TensorLike) -> Tensor:
         x, y = pair(x, y)
         kernels.broadcast(name, x.array.shape, y.array.shape)

@@ -1,7 +1,7 @@
 """Reading and writing parts of tensors by index; embedding.
 
-Integers, slices, None and Ellipsis make views. Integer arrays and boolean masks copy, through NumPy;
-repeated indices add up in the gradient.
+Integers, slices, None and Ellipsis make views. Integer arrays and boolean masks copy, through
+NumPy; repeated indices add up in the gradient.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from rushlight.autograd import (
     TensorBase,
     changed_in_place,
     is_grad_enabled,
-    new_tensor,
     record,
 )
 from rushlight.errors import DtypeError, GraphError, ShapeError
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _plain(index: Any) -> tuple[Any, bool]:
-    """The index with tensors as arrays, and whether it is basic: integers, slices, None, Ellipsis."""
+    """The index with tensors as arrays, and whether it is basic: no arrays or masks."""
     items = index if isinstance(index, tuple) else (index,)
     plain: list[Any] = []
     basic = True
@@ -41,7 +40,9 @@ def _plain(index: Any) -> tuple[Any, bool]:
         if isinstance(item, bool | list | np.ndarray):
             basic = False
         if isinstance(item, slice):
-            item = slice(*(None if n is None else int(n) for n in (item.start, item.stop, item.step)))
+            item = slice(
+                *(None if n is None else int(n) for n in (item.start, item.stop, item.step))
+            )
             if item.step is not None and item.step <= 0:
                 raise ValueError(f"getitem: the step must be positive, got {item.step}; use flip")
         plain.append(item)
@@ -138,10 +139,14 @@ def gather(x: TensorLike, dim: int, index: TensorLike) -> Tensor:
         raise ShapeError(f"gather: index {chosen.shape} and input {x.array.shape} differ in rank")
     for d, (n, m) in enumerate(zip(chosen.shape, x.array.shape, strict=True)):
         if d != dim and n > m:
-            raise ShapeError(f"gather: index {chosen.shape} exceeds input {x.array.shape} in axis {d}")
+            raise ShapeError(
+                f"gather: index {chosen.shape} exceeds input {x.array.shape} in axis {d}"
+            )
     check_range("gather", chosen, x.array.shape[dim])
     where = tuple(
-        chosen if d == dim else np.arange(n).reshape([-1 if e == d else 1 for e in range(chosen.ndim)])
+        chosen
+        if d == dim
+        else np.arange(n).reshape([-1 if e == d else 1 for e in range(chosen.ndim)])
         for d, n in enumerate(chosen.shape)
     )
     shape, kind = x.array.shape, x.array.dtype
@@ -169,5 +174,3 @@ def index_select(x: TensorLike, dim: int, index: TensorLike) -> Tensor:
         raise ShapeError(f"index_select: index has shape {index.array.shape}, expected one axis")
     check_range("index_select", index.array, x.array.shape[dim])
     return getitem(x, (*(slice(None),) * dim, index))
-
-

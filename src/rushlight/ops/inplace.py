@@ -1,8 +1,9 @@
 """Operations that change a tensor in place.
 
-Each computes the new value with the ordinary operation and writes it into the tensor's memory, whose version
-moves on, so a backward pass that saved the old value raises. A leaf that requires grad is changed
-under `no_grad` only; a tensor that shares memory with a recorded view cannot be changed while recording.
+Each computes the new value with the ordinary operation and writes it into the tensor's memory,
+whose version moves on, so a backward pass that saved the old value raises. A leaf that requires
+grad is changed under `no_grad` only; a tensor that shares memory with a recorded view cannot be
+changed while recording.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def _write(name: str, x: Tensor, value: Tensor) -> Tensor:
             raise GraphError(f"{name}: a leaf that requires grad can be changed under no_grad only")
         if x.version is not None and x.version.viewed:
             raise GraphError(
-                f"{name}: the tensor shares memory with a recorded view; write x = x.{name[:-1]}(...)"
+                f"{name}: the tensor shares memory with a recorded view; "
+                f"write x = x.{name[:-1]}(...)"
             )
         x.node, x.needs_grad = value.node, value.needs_grad
     kernels.copy_into(x.array, value.array)
@@ -65,7 +67,9 @@ def copy_(x: Tensor, source: TensorLike) -> Tensor:
 def fill_(x: Tensor, value: float) -> Tensor:
     """One value everywhere."""
     _refuse_recorded("fill_", x)
-    x.array.fill(value) if x.array.dtype.kind != "f" else kernels.call(kernels.K.fill, x.array, value)
+    x.array.fill(value) if x.array.dtype.kind != "f" else kernels.call(
+        kernels.K.fill, x.array, value
+    )
     changed_in_place(x)
     return x
 
@@ -86,7 +90,9 @@ def normal_(
     """Normal numbers."""
     _refuse_recorded("normal_", x)
     state = (generator or default_generator).state
-    kernels.copy_into(x.array, kernels.random_normal(x.array.shape, state, mean, std, x.array.dtype))
+    kernels.copy_into(
+        x.array, kernels.random_normal(x.array.shape, state, mean, std, x.array.dtype)
+    )
     changed_in_place(x)
     return x
 
@@ -97,8 +103,8 @@ def uniform_(
     """Uniform numbers in [low, high)."""
     _refuse_recorded("uniform_", x)
     state = (generator or default_generator).state
-    kernels.copy_into(x.array, kernels.random_uniform(x.array.shape, state, low, high, x.array.dtype))
+    kernels.copy_into(
+        x.array, kernels.random_uniform(x.array.shape, state, low, high, x.array.dtype)
+    )
     changed_in_place(x)
     return x
-
-

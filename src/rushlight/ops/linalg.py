@@ -54,11 +54,15 @@ def linear(
     x = as_tensor(x)
     a, w = x.array, weight.array
     if w.ndim != 2 or a.ndim == 0 or a.shape[-1] != w.shape[1]:
-        raise ShapeError(f"linear: input {a.shape} does not fit weight {w.shape}, expected (..., K), (N, K)")
+        raise ShapeError(
+            f"linear: input {a.shape} does not fit weight {w.shape}, expected (..., K), (N, K)"
+        )
     if bias is not None and bias.array.shape != w.shape[:1]:
         raise ShapeError(f"linear: bias has shape {bias.array.shape}, expected ({w.shape[0]},)")
     if activation is not None and activation not in _ACTIVATION_BACKWARD:
-        raise ValueError(f"linear: activation {activation!r} is not one of {[*_ACTIVATION_BACKWARD]}")
+        raise ValueError(
+            f"linear: activation {activation!r} is not one of {[*_ACTIVATION_BACKWARD]}"
+        )
     shape = (*a.shape[:-1], w.shape[0])
     if residual is not None and residual.array.shape != shape:
         raise ShapeError(f"linear: residual has shape {residual.array.shape}, expected {shape}")
@@ -117,7 +121,7 @@ def _gweight_vjp(h: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 def matmul(x: TensorLike, y: TensorLike) -> Tensor:
     """Matrix product.  (..., M, K), (..., K, N) -> (..., M, N); leading axes broadcast.
 
-    An operand with one axis is a row (left) or a column (right), and that axis goes from the result.
+    An operand with one axis is a row (left) or a column (right); the result lacks that axis.
     Raises: ShapeError when the inner sizes differ.
     """
     x, y = pair(x, y)
@@ -136,8 +140,8 @@ def matmul(x: TensorLike, y: TensorLike) -> Tensor:
     if y.array.ndim == 2 and x.array.ndim > 2:  # one large product instead of a batch of small ones
         flat = matmul(reshape(x, (-1, x.array.shape[-1])), y)
         return reshape(flat, (*x.array.shape[:-1], y.array.shape[-1]))
-    out = kernels.empty((*batch, x.array.shape[-2], y.array.shape[-1]), x.array.dtype)
-    kernels.gemm(out, x.array, y.array)
+    product = kernels.empty((*batch, x.array.shape[-2], y.array.shape[-1]), x.array.dtype)
+    kernels.gemm(product, x.array, y.array)
 
     def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
         gx = gy = None
@@ -147,7 +151,7 @@ def matmul(x: TensorLike, y: TensorLike) -> Tensor:
             gy = sum_to(matmul(transpose(x, -2, -1), g), y.array.shape)
         return gx, gy
 
-    return record("matmul", out, (x, y), vjp, saved=(x, y))
+    return record("matmul", product, (x, y), vjp, saved=(x, y))
 
 
 def rmatmul(x: Tensor, y: TensorLike) -> Tensor:
@@ -159,7 +163,9 @@ def dot(x: TensorLike, y: TensorLike) -> Tensor:
     """Sum of the products of two vectors (N,), (N,) -> ()."""
     x, y = pair(x, y)
     if x.array.ndim != 1 or x.array.shape != y.array.shape:
-        raise ShapeError(f"dot: expected two vectors of one size, got {x.array.shape}, {y.array.shape}")
+        raise ShapeError(
+            f"dot: expected two vectors of one size, got {x.array.shape}, {y.array.shape}"
+        )
     return matmul(x, y)
 
 
@@ -189,4 +195,3 @@ def matrix_transposed(x: Tensor) -> Tensor:
     if x.array.ndim < 2:
         raise ShapeError(f"mT: expected at least two axes, shape is {x.array.shape}")
     return transpose(x, -2, -1)
-

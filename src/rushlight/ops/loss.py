@@ -39,7 +39,8 @@ def _class_rows(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     expected = shape[:1] + shape[2:] if len(shape) >= 2 else ()
     if len(shape) == 0 or target.array.shape != expected:
         raise ShapeError(
-            f"{name}: input {shape} and target {target.array.shape}; expected (N, C, ...) and (N, ...)"
+            f"{name}: input {shape} and target {target.array.shape}; "
+            "expected (N, C, ...) and (N, ...)"
         )
     if len(shape) == 1:
         return unsqueeze(x, 0), unsqueeze(target, 0)
@@ -59,8 +60,8 @@ def cross_entropy(
 ) -> Tensor:
     """-log softmax(input)[target], over classes on axis 1.
 
-    input: (N, C, ...) or (C,) logits.  target: (N, ...) or () class indices; ignore_index is left out of
-    loss, gradient and mean.  Where every target is ignored the mean is 0 (PyTorch: NaN).
+    input: (N, C, ...) or (C,) logits.  target: (N, ...) or () class indices; ignore_index is left
+    out of loss, gradient and mean.  Where every target is ignored the mean is 0 (PyTorch: NaN).
     target may also be probabilities of input's shape.  weight: (C,).
     Raises: ShapeError, IndexError for a target outside [0, C), ValueError, DtypeError.
     """
@@ -195,8 +196,8 @@ def linear_cross_entropy(
 ) -> Tensor:
     """Mean cross-entropy of the logits x W^T, of which only chunk_rows rows exist at a time.
 
-    x: (..., D).  weight: (V, D).  target: (...) class indices.  -> ().  The gradients are made on the way forward,
-    while each chunk of logits is at hand.
+    x: (..., D).  weight: (V, D).  target: (...) class indices.  -> ().
+    The gradients are made on the way forward, while each chunk of logits is at hand.
     Raises: ShapeError, IndexError.  Source: the chunked form of arXiv:2410.10989.
     """
     x = contiguous(as_real(x))

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from rushlight.tensor import Tensor
 
 
-def _check(name: str, x: Tensor, shape: Sequence[int], *parameters: Tensor | None) -> tuple[int, ...]:
+def _check(
+    name: str, x: Tensor, shape: Sequence[int], *parameters: Tensor | None
+) -> tuple[int, ...]:
     shape = tuple(shape)
     if not shape or x.array.shape[-len(shape) :] != shape:
         raise ShapeError(f"{name}: input {x.array.shape} does not end in normalized_shape {shape}")
@@ -43,8 +45,9 @@ def layer_norm(
     shape = _check("layer_norm", x, normalized_shape, weight, bias)
     if len(shape) > 1:
         rows = flatten(x, x.array.ndim - len(shape))
-        w, b = (None if p is None else flatten(p) for p in (weight, bias))
-        return reshape(layer_norm(rows, (int(np.prod(shape)),), w, b, eps), x.array.shape)
+        flat_weight, flat_bias = (None if p is None else flatten(p) for p in (weight, bias))
+        size = (int(np.prod(shape)),)
+        return reshape(layer_norm(rows, size, flat_weight, flat_bias, eps), x.array.shape)
     x = contiguous(x)
     w, b = (None if p is None else p.array for p in (weight, bias))
     out, stats = kernels.layer_norm(x.array, w, b, eps)
@@ -69,7 +72,8 @@ def rms_norm(
 ) -> Tensor:
     """Root-mean-square normalisation over the last axes: x / sqrt(mean(x^2) + eps) * weight.
 
-    x: (..., *normalized_shape) -> the same.  weight: normalized_shape.  eps: the dtype's own by default.
+    x: (..., *normalized_shape) -> the same.  weight: normalized_shape.
+    eps: the dtype's own by default.
     Raises: ShapeError.  Source: Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4.
     """
     x = as_tensor(x)
@@ -93,5 +97,3 @@ def rms_norm(
 
     saved = (x,) if weight is None else (x, weight)
     return record("rms_norm", out, (x, weight), vjp, saved=saved, attrs={"eps": eps})
-
-

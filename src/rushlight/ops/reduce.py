@@ -12,7 +12,7 @@ import numpy as np
 
 from rushlight import kernels
 from rushlight.autograd import new_tensor, record
-from rushlight.dtypes import dtype as Dtype  # noqa: N812
+from rushlight.dtypes import dtype as Dtype
 from rushlight.kernels import INT64, Array, Shape
 from rushlight.ops.convert import TensorLike, as_real, as_tensor, host, is_real, to_dtype
 from rushlight.ops.elementwise import (
@@ -52,9 +52,7 @@ def _dropped(shape: Shape, axes: Sequence[int]) -> Shape:
     return tuple(n for d, n in enumerate(shape) if d not in axes)
 
 
-def _scaled_sum(
-    name: str, x: Tensor, axes: tuple[int, ...], keepdim: bool, scale: float
-) -> Tensor:
+def _scaled_sum(name: str, x: Tensor, axes: tuple[int, ...], keepdim: bool, scale: float) -> Tensor:
     shape = x.array.shape
     out = kernels.sum_axes(x.array, axes, scale)
     kept = out.shape

@@ -1,6 +1,6 @@
 """Shapes and dtypes: views, copies, joining and cutting.
 
-Views share memory with their input; `reshape`, `flatten` and `contiguous` copy only where they must.
+Views share memory with their input; `reshape`, `flatten`, `contiguous` copy only where they must.
 """
 
 from __future__ import annotations
@@ -198,9 +198,7 @@ class Pieces(Partial):
 
     __slots__ = ("cuts", "pieces")
 
-    def __init__(
-        self, x: Array, cuts: list[tuple[slice, ...]], pieces: dict[int, Tensor]
-    ) -> None:
+    def __init__(self, x: Array, cuts: list[tuple[slice, ...]], pieces: dict[int, Tensor]) -> None:
         super().__init__(x.shape, x.dtype)
         self.cuts, self.pieces = cuts, pieces
 
@@ -211,8 +209,11 @@ class Pieces(Partial):
 
     def merge(self, other: Partial) -> Partial:
         """Pieces of one split stay pieces."""
-        apart = isinstance(other, Pieces) and other.cuts is self.cuts
-        if apart and not self.pieces.keys() & other.pieces.keys():
+        if (
+            isinstance(other, Pieces)
+            and other.cuts is self.cuts
+            and not self.pieces.keys() & other.pieces.keys()
+        ):
             self.pieces.update(other.pieces)
             return self
         return super().merge(other)
@@ -267,7 +268,9 @@ def split(x: TensorLike, split_size: int | Sequence[int], dim: int = 0) -> tuple
         if not ends or ends[-1] != length or min(split_size) < 0:
             raise ShapeError(f"split: sizes {list(split_size)} do not add up to {length}")
     before = (slice(None),) * dim
-    return tuple(_cut("split", x, [(*before, slice(a, b)) for a, b in zip(starts, ends, strict=True)]))
+    return tuple(
+        _cut("split", x, [(*before, slice(a, b)) for a, b in zip(starts, ends, strict=True)])
+    )
 
 
 def chunk(x: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
@@ -293,7 +296,9 @@ def narrow(x: TensorLike, dim: int, start: int, length: int) -> Tensor:
     x = as_tensor(x)
     dim = axis("narrow", dim, x.array.ndim)
     if start < 0 or length < 0 or start + length > x.array.shape[dim]:
-        raise IndexError(f"narrow: [{start}, {start + length}) lies outside axis {dim} of {x.array.shape}")
+        raise IndexError(
+            f"narrow: [{start}, {start + length}) lies outside axis {dim} of {x.array.shape}"
+        )
     cut = (*(slice(None),) * dim, slice(start, start + length))
     return part(x, cut, "narrow")
 
@@ -305,7 +310,9 @@ def part(x: Tensor, index: Any, name: str = "getitem") -> Tensor:
         name,
         x.array[index],
         x,
-        lambda g: (Partial(shape, kind, lambda buffer: kernels.accumulate(buffer[index], g.array)),),
+        lambda g: (
+            Partial(shape, kind, lambda buffer: kernels.accumulate(buffer[index], g.array)),
+        ),
     )
 
 
@@ -343,9 +350,9 @@ def stack(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
         raise ShapeError(f"stack: shapes must be equal, got {listed}")
     dim = axis("stack", dim, len(shape) + 1)
     out = _empty((*shape[:dim], len(parts), *shape[dim:]), parts[0].array.dtype)
-    before = (slice(None),) * dim
     for i, x in enumerate(parts):
-        kernels.copy_into(out[(*before, i)], x.array)
+        place: Any = (*(slice(None),) * dim, i)
+        kernels.copy_into(out[place], x.array)
     return record("stack", out, tuple(parts), lambda g: unbind(g, dim), attrs={"dim": dim})
 
 
@@ -398,7 +405,9 @@ def tril(x: TensorLike, diagonal: int = 0) -> Tensor:
 
 def triu(x: TensorLike, diagonal: int = 0) -> Tensor:
     """X with zeros below a diagonal of its last two axes."""
-    return _triangle("triu", lambda n, m, k, dtype: ~np.tri(n, m, k - 1, dtype), x, diagonal)
+    return _triangle(
+        "triu", lambda n, m, k, dtype: np.logical_not(np.tri(n, m, k - 1)), x, diagonal
+    )
 
 
 def _triangle(name: str, triangle: Callable[..., Array], x: TensorLike, diagonal: int) -> Tensor:
@@ -447,4 +456,3 @@ to_long, to_int, to_bool = (
 def to_cpu(x: Tensor) -> Tensor:
     """X itself: everything is on the CPU."""
     return x
-

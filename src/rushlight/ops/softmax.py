@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from rushlight.tensor import Tensor
 
 
-def _along(
-    name: str, rows: Callable[[Tensor], Tensor], x: TensorLike, dim: int
-) -> Tensor:
+def _along(name: str, rows: Callable[[Tensor], Tensor], x: TensorLike, dim: int) -> Tensor:
     """Apply a function of the last axis along another one."""
     x = as_real(x)
     dim = axis(name, dim, x.array.ndim)

@@ -17,8 +17,8 @@ from rushlight.tensor import Tensor
 class Adam(Optimizer):
     """Adam: steps by the gradient's running mean over the root of its running square.
 
-    lr: learning rate.  betas: decay of the two means.  eps: added to the root.  weight_decay: L2 penalty
-    added to the gradient.  foreach=False runs the readable form, in the parameters' own dtype.
+    lr: learning rate.  betas: decay of the two means.  eps: added to the root.  weight_decay: L2
+    penalty added to the gradient.  foreach=False runs the readable form, in the parameters' dtype.
     Raises: ValueError for options out of range or unsupported (amsgrad).
     Source: Kingma & Ba 2015, arXiv:1412.6980, algorithm 1.
     """
@@ -42,14 +42,15 @@ class Adam(Optimizer):
             raise ValueError("amsgrad=True is not supported")
         if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(
-                f"lr {lr}, eps {eps}, weight_decay {weight_decay} must not be negative, betas {betas} in [0, 1)"
+                f"lr {lr}, eps {eps}, weight_decay {weight_decay} must not be negative, "
+                f"betas {betas} must lie in [0, 1)"
             )
         foreach = False if foreach is False and not fused else None
         defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**defaults, "maximize": maximize, "foreach": foreach})
 
     def make_state(self, p: Tensor, options: Mapping[str, Any]) -> dict[str, Tensor]:
-        """step (1,), exp_avg and exp_avg_sq of p's shape."""
+        """Step (1,), exp_avg and exp_avg_sq of p's shape."""
         return {
             "step": zeros(1, dtype=p.dtype),
             "exp_avg": zeros_like(p),

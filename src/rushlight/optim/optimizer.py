@@ -17,7 +17,7 @@ Group = dict[str, Any]
 
 
 class Optimizer:
-    """Base class.  params: tensors, `(name, tensor)` pairs, or groups `{"params": ..., option: ...}`.
+    """Base class.  params: tensors, `(name, tensor)` pairs, or groups `{"params": ..., ...}`.
 
     A subclass says what state an element has (`make_state`) and how a group steps
     (`step_fused`, `step_readable`).  A parameter whose grad is None is left alone, state included.
@@ -27,7 +27,7 @@ class Optimizer:
         self.defaults = dict(defaults)
         self.param_groups: list[Group] = []
         self.state: dict[Tensor, dict[str, Tensor]] = {}
-        listed = [params] if isinstance(params, Tensor) else list(params)
+        listed: list[Any] = [params] if isinstance(params, Tensor) else list(params)
         if not listed:
             raise ValueError("the optimizer got no parameters")
         for group in listed if isinstance(listed[0], dict) else [{"params": listed}]:
@@ -52,7 +52,10 @@ class Optimizer:
                 raise ValueError("a parameter appears twice")
             self.state[p] = self.make_state(p, {**self.defaults, **group})
         if any(name is not None for name in names):
-            names = [str(n) if n is not None else f"{len(self.param_groups)}.{i}" for i, n in enumerate(names)]
+            names = [
+                str(n) if n is not None else f"{len(self.param_groups)}.{i}"
+                for i, n in enumerate(names)
+            ]
         new = {**self.defaults, **group, "params": params, "names": names}
         new["lr_array"] = np.zeros(1, np.float64)
         self.param_groups.append(new)
@@ -106,7 +109,7 @@ class Optimizer:
             changed_in_place(p)
 
     def _lr(self, group: Group, dtype: Any) -> Array:
-        """The learning rate as an array that the kernel reads, so that a recorded step sees changes."""
+        """The learning rate in an array, which a recorded step reads anew."""
         if group["lr_array"].dtype != dtype:
             group["lr_array"] = np.zeros(1, dtype)
         group["lr_array"][0] = float(group["lr"])
@@ -120,7 +123,7 @@ class Optimizer:
     # ---- saving ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Options per group, and state by parameter name (or position where no names were given)."""
+        """Options per group, and state by parameter name (by position where none were given)."""
         groups, state = [], {}
         for index, group in enumerate(self.param_groups):
             keys = self._keys(index)
@@ -138,7 +141,9 @@ class Optimizer:
         """Go on from a saved state.  Raises ValueError, unchanged, when names or shapes differ."""
         groups, saved = state_dict["param_groups"], state_dict["state"]
         if len(groups) != len(self.param_groups):
-            raise ValueError(f"the state has {len(groups)} groups, the optimizer {len(self.param_groups)}")
+            raise ValueError(
+                f"the state has {len(groups)} groups, the optimizer {len(self.param_groups)}"
+            )
         for index, group in enumerate(groups):
             keys, params = self._keys(index), self.param_groups[index]["params"]
             if list(group["params"]) != keys:
@@ -160,4 +165,6 @@ class Optimizer:
         for name, value in own.items():
             shape = as_tensor(saved[name]).array.shape
             if shape != value.array.shape:
-                raise ValueError(f"{key}.{name}: shape {shape} in the file, {value.array.shape} expected")
+                raise ValueError(
+                    f"{key}.{name}: shape {shape} in the file, {value.array.shape} expected"
+                )

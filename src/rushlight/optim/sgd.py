@@ -17,8 +17,8 @@ from rushlight.tensor import Tensor
 class SGD(Optimizer):
     """Gradient descent with momentum.
 
-    lr: learning rate.  momentum: decay of the velocity.  dampening: share of the gradient left out of it.  weight_decay:
-    L2 penalty added to the gradient.  nesterov: look ahead along the velocity.
+    lr: learning rate.  momentum: decay of the velocity.  dampening: share of the gradient left out
+    of it.  weight_decay: L2 penalty added to the gradient.  nesterov: look ahead along it.
     Raises: ValueError for options out of range.
     Source: Sutskever et al. 2013, with PyTorch's form of the velocity.
     """
@@ -48,7 +48,7 @@ class SGD(Optimizer):
         super().__init__(params, {**defaults, "foreach": foreach})
 
     def make_state(self, p: Tensor, options: Mapping[str, Any]) -> dict[str, Tensor]:
-        """step (1,), and momentum_buffer of p's shape where there is a momentum."""
+        """Step (1,), and momentum_buffer of p's shape where there is a momentum."""
         state = {"step": zeros(1, dtype=p.dtype)}
         if options["momentum"] != 0:
             state["momentum_buffer"] = zeros_like(p)
