@@ -34,8 +34,8 @@ def draw_digits(count, rng):
     for image, label in zip(images, labels, strict=True):
         for segment in DIGITS[label]:
             image[SEGMENTS[segment]] = rng.uniform(0.4, 1.0)
-        image[:] = np.roll(image, rng.integers(-3, 4, 2), axis=(0, 1))
-    images += rng.normal(0, 0.3, images.shape).astype(np.float32)
+        image[:] = np.roll(image, rng.integers(-2, 3, 2), axis=(0, 1))
+    images += rng.normal(0, 0.2, images.shape).astype(np.float32)
     return rl.from_numpy(images.reshape(count, -1)), rl.from_numpy(labels)
 
 
@@ -57,7 +57,7 @@ class Result(NamedTuple):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    numbers = {"samples": 2000, "epochs": 4, "batch": 1, "seed": 0}
+    numbers = {"samples": 6000, "epochs": 2, "batch": 1, "seed": 0}
     for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value, help="default: %(default)s")
     options = parser.parse_args(argv)

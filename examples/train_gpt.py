@@ -18,12 +18,16 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 import rushlight as rl
 from rushlight import nn
 from rushlight.nn import functional as F
 
 VOCABULARY = 256
+# What differs from one installation to the next, and tables that are hardly code.
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+LEFT_OUT |= {"encodings", "pydoc_data"}
 
 # ---- the model ----
 
@@ -106,17 +110,15 @@ class GPT(nn.Module):
 
 def read_text(folder):
     """All Python files under a folder, in order of their paths: to train on, and held out."""
-    paths = sorted(
-        p for p in folder.rglob("*.py") if not LEFT_OUT & set(p.relative_to(folder).parts)
-    )
-    texts = [path.read_bytes() for path in paths]
+    paths = sorted(folder.rglob("*.py"))
+    texts = [p.read_bytes() for p in paths if not LEFT_OUT & set(p.relative_to(folder).parts)]
     cut = len(texts) - math.ceil(len(texts) / 10)
     parts = b"".join(texts[:cut]), b"".join(texts[cut:])
-    return tuple(rl.tensor(list(part), dtype=rl.uint8) for part in parts)
+    return tuple(rl.tensor(np.frombuffer(part, np.uint8)) for part in parts)
 
 
 def random_batch(text, batch, context, generator=None):
-    """Windows of the text from random places, and the same windows one byte further: (B, T) each."""
+    """Windows from random places, and the same windows one byte further: (B, T) each."""
     starts = rl.randint(0, len(text) - context, (batch, 1), generator=generator)
     windows = text[starts + rl.arange(context + 1)].long()
     return windows[:, :-1], windows[:, 1:]
@@ -215,9 +217,7 @@ def parse_options(argv):
     for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1337, help="default: %(default)s")
-    parser.add_argument(
-        "--sample", type=int, default=400, metavar="N", help="bytes to write at the end"
-    )
+    parser.add_argument("--sample", type=int, default=400, metavar="N", help="bytes to write")
     parser.add_argument("--data", type=Path, metavar="DIR", help="Python files to learn from")
     options = parser.parse_args(argv)
     if any(getattr(options, name) < 1 for name in numbers) or options.sample < 0:
@@ -237,7 +237,7 @@ def main(argv=None):
     model = GPT(options.context, options.layers, options.heads, options.width)
     parameters = sum(p.numel() for p in model.parameters())
     print(
-        f"{parameters:,} parameters, {len(training):,} bytes of text and {len(held_out):,} held out"
+        f"{parameters:,} parameters; {len(training):,} bytes to learn, {len(held_out):,} held out"
     )
     losses, held_out_loss = train(model, training, held_out, options)
     print(f"held-out text: {held_out_loss / math.log(2):.2f} bits per byte; a sample:\n")

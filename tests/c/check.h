@@ -53,20 +53,20 @@ static inline int64_t pick(int64_t count) { return (int64_t)((uniform() + 1) / 2
 
 /* ---- memory: every array is a block of its exact size, so that the sanitizer sees one step too far ---- */
 
-static void **blocks;
-static size_t block_count;
+static void **arrays;
+static size_t array_count;
 
 static inline void *allocate(int64_t bytes) {
     void *block = calloc((size_t)(bytes > 0 ? bytes : 1), 1);
-    blocks = realloc(blocks, (block_count + 1) * sizeof *blocks);
-    if (!block || !blocks) abort();
-    return blocks[block_count++] = block;
+    arrays = realloc(arrays, (array_count + 1) * sizeof *arrays);
+    if (!block || !arrays) abort();
+    return arrays[array_count++] = block;
 }
 
 static inline void free_arrays(void) {
-    while (block_count > 0) free(blocks[--block_count]);
-    free(blocks);
-    blocks = NULL;
+    while (array_count > 0) free(arrays[--array_count]);
+    free(arrays);
+    arrays = NULL;
 }
 
 /* ---- arrays ---- */

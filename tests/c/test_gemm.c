@@ -162,7 +162,7 @@ static void test_special(rl_ctx *ctx, rl_dtype dtype) {
     put(&a, 5 * 3 + 2, INFINITY);
     RUN(rl_gemm(ctx, &c, &a, &b, NULL, NULL, NULL, NULL, 1, 0, 0));
     for (int64_t at = 0; at < 63; at++)
-        CHECK(isnan(get(&c, at)) == (at / 9 == 3) && isinf(get(&c, at)) == (at / 9 == 5), "element %d is %g", (int)at, get(&c, at));
+        CHECK((isnan(get(&c, at)) != 0) == (at / 9 == 3) && (isinf(get(&c, at)) != 0) == (at / 9 == 5), "element %d is %g", (int)at, get(&c, at));
 }
 
 int main(void) {
