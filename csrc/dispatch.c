@@ -98,20 +98,24 @@ rl_shape_text rl_shape_of(const rl_view *view) {
 
 /* ---- dtype checks ---- */
 
-static const char *const dtype_names[] = {"float32", "float64", "int64", "bool", "uint64", "bfloat16"};
+static const char *dtype_name(int dtype) {
+    static const char *const names[] = {"float32", "float64", "int64", "bool", "uint64", "bfloat16"};
+    return dtype >= RL_FLOAT32 && dtype <= RL_BFLOAT16 ? names[dtype] : "of an unknown dtype";
+}
 
 static rl_status check_view(rl_ctx *ctx, const char *name, const rl_view *view, bool optional, int *real, int kind) {
     static const int exact[] = {[KIND_INTS] = RL_INT64, [KIND_MASK] = RL_BOOL, [KIND_BITS] = RL_UINT64};
     if (!view) return optional ? RL_OK : rl_fail(ctx, RL_VALUE_ERROR, "%s is missing", name);
+    if (view->ndim < 0 || view->ndim > RL_MAX_DIMS)
+        return rl_fail(ctx, RL_SHAPE_ERROR, "%s has %d axes, expected 0 to %d", name, (int)view->ndim, RL_MAX_DIMS);
     if (kind != KIND_REAL) {
         if (view->dtype == exact[kind]) return RL_OK;
-        return rl_fail(ctx, RL_DTYPE_ERROR, "%s is %s, expected %s", name, dtype_names[view->dtype], dtype_names[exact[kind]]);
+        return rl_fail(ctx, RL_DTYPE_ERROR, "%s is %s, expected %s", name, dtype_name(view->dtype), dtype_name(exact[kind]));
     }
     if (view->dtype != RL_FLOAT32 && view->dtype != RL_FLOAT64)
-        return rl_fail(ctx, RL_DTYPE_ERROR, "%s is %s, expected float32 or float64", name, dtype_names[view->dtype]);
+        return rl_fail(ctx, RL_DTYPE_ERROR, "%s is %s, expected float32 or float64", name, dtype_name(view->dtype));
     if (*real >= 0 && *real != view->dtype)
-        return rl_fail(ctx, RL_DTYPE_ERROR, "%s is %s where the other arguments are %s", name, dtype_names[view->dtype],
-                       dtype_names[*real]);
+        return rl_fail(ctx, RL_DTYPE_ERROR, "%s is %s where the other arguments are %s", name, dtype_name(view->dtype), dtype_name(*real));
     *real = view->dtype;
     return RL_OK;
 }

@@ -46,13 +46,9 @@ echo "$tests" | sed 's/\.c$//' |
 
 # a report must end the run, and a NULL from an impossible allocation is what some tests ask for
 export ASAN_OPTIONS="allocator_may_return_null=1:${ASAN_OPTIONS:-}" TSAN_OPTIONS="halt_on_error=1:${TSAN_OPTIONS:-}"
-failed=
-for test in $tests; do
-    name=${test%.c}
-    printf '%s: ' "$name"
-    "$build/$name" || failed="$failed $name"
-done
-if [ -n "$failed" ]; then
-    echo "FAILED:$failed"
+# each test's output in one piece, although they run side by side
+if ! echo "$tests" | sed 's/\.c$//' |
+    xargs -P "$jobs" -I NAME sh -c 'text=$("$build/NAME" 2>&1); status=$?; echo "NAME: $text"; exit $status'; then
+    echo "FAILED"
     exit 1
 fi

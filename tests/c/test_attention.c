@@ -160,6 +160,13 @@ static void test_values(rl_ctx *ctx, rl_dtype dtype) {
             }
 }
 
+static void test_widths(rl_ctx *ctx, rl_dtype dtype) {
+    static const int64_t widths[] = {4, 6, 8, 12, 15, 16, 24, 31, 48, 63, 65, 80, 96, 100, 127, 128, 129, 130};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (int causal = 0; causal < 2; causal++)
+            check_case(ctx, dtype, (setup){1, 2, 1, 13, 21, widths[i], causal, causal ? KEEP_KEYS : NO_MASK});
+}
+
 /* several tiles of keys: the running maximum rises, and some rows are hidden at first */
 static void test_many_keys(rl_ctx *ctx, rl_dtype dtype) {
     for (int mask = 0; mask < MASKS; mask++) check_case(ctx, dtype, (setup){1, 2, 1, 60, 1100, 5, 0, mask});
@@ -221,6 +228,7 @@ static void test_bad_shapes(rl_ctx *ctx, rl_dtype dtype) {
 
 static void test_attention(rl_ctx *ctx, rl_dtype dtype) {
     test_values(ctx, dtype);
+    test_widths(ctx, dtype);
     test_many_keys(ctx, dtype);
     test_sizes_of_zero(ctx, dtype);
     test_extremes(ctx, dtype);

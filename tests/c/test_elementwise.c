@@ -36,11 +36,21 @@ static const struct {
     double (*expected)(double);
     double low, high;
 } unaries[] = {
-    {"neg", rl_neg, negative, -9, 9},    {"abs", rl_abs, fabs, -9, 9},          {"sign", rl_sign, sign, -9, 9},
-    {"exp", rl_exp, exp, -80, 5},        {"log", rl_log, log, 1e-30, 9},        {"sqrt", rl_sqrt, sqrt, 0, 100},
-    {"sin", rl_sin, sin, -100, 100},     {"cos", rl_cos, cos, -100, 100},       {"erf", rl_erf, erf, -7, 7},
-    {"tanh", rl_tanh, tanh, -12, 12},    {"sigmoid", rl_sigmoid, sigmoid, -40, 40}, {"relu", rl_relu, relu, -9, 9},
-    {"silu", rl_silu, silu, -40, 40},    {"gelu", rl_gelu, gelu, -9, 9},        {"gelu_tanh", rl_gelu_tanh, gelu_tanh, -9, 9},
+    {"neg", rl_neg, negative, -9, 9},
+    {"abs", rl_abs, fabs, -9, 9},
+    {"sign", rl_sign, sign, -9, 9},
+    {"exp", rl_exp, exp, -80, 5},
+    {"log", rl_log, log, 1e-30, 9},
+    {"sqrt", rl_sqrt, sqrt, 0, 100},
+    {"sin", rl_sin, sin, -100, 100},
+    {"cos", rl_cos, cos, -100, 100},
+    {"erf", rl_erf, erf, -7, 7},
+    {"tanh", rl_tanh, tanh, -12, 12},
+    {"sigmoid", rl_sigmoid, sigmoid, -40, 40},
+    {"relu", rl_relu, relu, -9, 9},
+    {"silu", rl_silu, silu, -40, 40},
+    {"gelu", rl_gelu, gelu, -9, 9},
+    {"gelu_tanh", rl_gelu_tanh, gelu_tanh, -9, 9},
 };
 
 static const struct {
@@ -49,9 +59,9 @@ static const struct {
     double (*slope)(double);
     double low, high;
 } backwards[] = {
-    {"tanh_backward", rl_tanh_backward, tanh_slope, -1, 1},  {"sigmoid_backward", rl_sigmoid_backward, sigmoid_slope, 0, 1},
-    {"relu_backward", rl_relu_backward, relu_slope, -3, 3},  {"silu_backward", rl_silu_backward, silu_slope, -30, 30},
-    {"gelu_backward", rl_gelu_backward, gelu_slope, -9, 9},  {"gelu_tanh_backward", rl_gelu_tanh_backward, gelu_tanh_slope, -9, 9},
+    {"tanh_backward", rl_tanh_backward, tanh_slope, -1, 1}, {"sigmoid_backward", rl_sigmoid_backward, sigmoid_slope, 0, 1},
+    {"relu_backward", rl_relu_backward, relu_slope, -3, 3}, {"silu_backward", rl_silu_backward, silu_slope, -30, 30},
+    {"gelu_backward", rl_gelu_backward, gelu_slope, -9, 9}, {"gelu_tanh_backward", rl_gelu_tanh_backward, gelu_tanh_slope, -9, 9},
 };
 
 static const struct {
@@ -60,7 +70,7 @@ static const struct {
     double (*expected)(double, double);
     double low, high;
 } binaries[] = {
-    {"add", rl_add, plus, -9, 9}, {"sub", rl_sub, minus, -9, 9},        {"mul", rl_mul, times, -9, 9},         {"div", rl_div, over, 0.5, 9},
+    {"add", rl_add, plus, -9, 9}, {"sub", rl_sub, minus, -9, 9},        {"mul", rl_mul, times, -9, 9},        {"div", rl_div, over, 0.5, 9},
     {"pow", rl_pow, pow, 0.1, 3}, {"maximum", rl_maximum, fmax, -9, 9}, {"minimum", rl_minimum, fmin, -9, 9},
 };
 #define COUNT(table) (sizeof(table) / sizeof *(table))
@@ -135,8 +145,7 @@ static void test_binary(rl_ctx *ctx, rl_dtype dtype) {
         fill_uniform(&x, binaries[k].low, binaries[k].high);
         fill_uniform(&y, binaries[k].low, binaries[k].high);
         double *expected = values_of(&z);
-        for (int64_t i = 0; i < size_of(&z); i++)
-            expected[i] = binaries[k].expected(broadcast_get(&x, &z, i), broadcast_get(&y, &z, i));
+        for (int64_t i = 0; i < size_of(&z); i++) expected[i] = binaries[k].expected(broadcast_get(&x, &z, i), broadcast_get(&y, &z, i));
         RUN(binaries[k].run(ctx, &z, &x, &y));
         check_values(binaries[k].name, &z, expected, 4 * epsilon(dtype));
         rl_view same = copy_of(&z), other = copy_of(&z);

@@ -26,8 +26,8 @@ static rl_view matrix(rl_dtype dtype, int layout, bool shared, int64_t batch, in
     return shared ? laid_out(layout, dtype, 2, shape + 1) : laid_out(layout, dtype, 3, shape);
 }
 
-static double *reference(const setup *s, const double *a, const double *b, const double *bias, const double *residual,
-                         const double *before, double *pre) {
+static double *reference(const setup *s, const double *a, const double *b, const double *bias, const double *residual, const double *before,
+                         double *pre) {
     double *c = allocate(s->batch * s->m * s->n * (int64_t)sizeof(double));
     for (int64_t at = 0; at < s->batch * s->m * s->n; at++) {
         int64_t j = at % s->n, i = at / s->n % s->m, batch = at / s->n / s->m;
@@ -60,8 +60,7 @@ static void run(rl_ctx *ctx, rl_dtype dtype, setup s) {
     rl_view bias = ARRAY(dtype, s.n), row_sum = ARRAY(dtype, s.m);
     double *a_values = values_of(&a), *bias_values = s.bias ? values_of(&bias) : NULL, *before = values_of(&c);
     double *expected_pre = allocate(s.batch * s.m * s.n * (int64_t)sizeof(double));
-    double *expected = reference(&s, a_values, values_of(&b), bias_values, s.residual ? values_of(&residual) : NULL, before,
-                                 expected_pre);
+    double *expected = reference(&s, a_values, values_of(&b), bias_values, s.residual ? values_of(&residual) : NULL, before, expected_pre);
     rl_status status = rl_gemm(ctx, &c, &a, &b, s.bias ? &bias : NULL, s.residual ? &residual : NULL, s.pre ? &pre : NULL,
                                s.row_sum ? &row_sum : NULL, s.scale, s.activation, s.accumulate);
     CHECK(status == RL_OK, "%s", rl_error(ctx));
@@ -162,7 +161,8 @@ static void test_special(rl_ctx *ctx, rl_dtype dtype) {
     put(&a, 5 * 3 + 2, INFINITY);
     RUN(rl_gemm(ctx, &c, &a, &b, NULL, NULL, NULL, NULL, 1, 0, 0));
     for (int64_t at = 0; at < 63; at++)
-        CHECK((isnan(get(&c, at)) != 0) == (at / 9 == 3) && (isinf(get(&c, at)) != 0) == (at / 9 == 5), "element %d is %g", (int)at, get(&c, at));
+        CHECK((isnan(get(&c, at)) != 0) == (at / 9 == 3) && (isinf(get(&c, at)) != 0) == (at / 9 == 5), "element %d is %g", (int)at,
+              get(&c, at));
 }
 
 int main(void) {

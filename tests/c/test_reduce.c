@@ -71,7 +71,7 @@ static void test_ranks(rl_ctx *ctx, rl_dtype dtype) {
 static void test_large(rl_ctx *ctx, rl_dtype dtype) {
     static const int64_t shapes[][2] = {{1, 200000}, {3000, 70}, {5, 9001}, {4100, 3}, {1, 65536}, {1, 65537}, {257, 257}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int layout = 0; layout < LAYOUTS; layout++) {
+        for (int layout = (int)i % 2; layout < LAYOUTS; layout += 2) {
             rl_view x = laid_out(layout, dtype, 2, shapes[i]);
             for (int axes = 0; axes < 4; axes++) run(ctx, &x, axes, PLAIN);
             free_arrays();

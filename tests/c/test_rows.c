@@ -18,14 +18,6 @@ static void for_every_size(rl_ctx *ctx, rl_dtype dtype, test_case *run) {
     run(ctx, dtype, 0, 0);
 }
 
-static double row_logsumexp(const double *x, int64_t n) {
-    double top = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < n; i++) top = fmax(top, x[i]);
-    if (top == -INFINITY) return top;
-    for (int64_t i = 0; i < n; i++) sum += exp(x[i] - top);
-    return top + log(sum);
-}
-
 /* ---- softmax ---- */
 
 static void run_softmax(rl_ctx *ctx, rl_dtype dtype, int64_t rows, int64_t n) {
@@ -34,11 +26,14 @@ static void run_softmax(rl_ctx *ctx, rl_dtype dtype, int64_t rows, int64_t n) {
     for (int64_t i = 0; i + 1 < rows * n; i += 7) put(&x, i, i % 3 ? -1000 : 900);
     double *xs = values_of(&x), *probability = values_of(&x), *logarithm = values_of(&x), *sums = values_of(&total);
     for (int64_t r = 0; r < rows; r++) {
-        sums[r] = row_logsumexp(xs + r * n, n);
+        double top = -INFINITY, sum = 0;
+        for (int64_t i = r * n; i < (r + 1) * n; i++) top = fmax(top, xs[i]);
+        for (int64_t i = r * n; i < (r + 1) * n; i++) sum += exp(xs[i] - top);
         for (int64_t i = r * n; i < (r + 1) * n; i++) {
-            logarithm[i] = xs[i] - sums[r];
-            probability[i] = exp(logarithm[i]);
+            logarithm[i] = xs[i] - top - log(sum);
+            probability[i] = exp(xs[i] - top) / sum;
         }
+        sums[r] = top + log(sum);
     }
     RUN(rl_softmax(ctx, &y, &x));
     RUN(rl_log_softmax(ctx, &log_y, &x));
@@ -129,7 +124,8 @@ static norm_reference make_norm_reference(bool centered, const rl_view *x, const
 static void run_norm(rl_ctx *ctx, rl_dtype dtype, int64_t rows, int64_t n, int flags) {
     bool centered = flags & 1, affine = flags & 2, add = flags & 4;
     rl_view x = ARRAY(dtype, rows, n), y = ARRAY(dtype, rows, n), g = ARRAY(dtype, rows, n), gx = ARRAY(dtype, rows, n);
-    rl_view stats = ARRAY(dtype, rows, 2), weight = ARRAY(dtype, n), bias = ARRAY(dtype, n), gweight = ARRAY(dtype, n), gbias = ARRAY(dtype, n);
+    rl_view stats = ARRAY(dtype, rows, 2), weight = ARRAY(dtype, n), bias = ARRAY(dtype, n), gweight = ARRAY(dtype, n),
+            gbias = ARRAY(dtype, n);
     fill_uniform(&x, 1, 4);
     double *weights = affine ? values_of(&weight) : NULL, *biases = affine && centered ? values_of(&bias) : NULL;
     norm_reference p = make_norm_reference(centered, &x, &g, weights, biases, add ? values_of(&gx) : NULL, 1e-3);

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rushlight import kernels
-from rushlight.autograd import new_tensor, record
+from rushlight.autograd import is_grad_enabled, new_tensor, record
 from rushlight.errors import ShapeError
 from rushlight.kernels import Array
 from rushlight.ops.convert import TensorLike, as_real, as_tensor, pair, to_dtype
@@ -211,8 +211,9 @@ def linear_cross_entropy(
     labels = np.ascontiguousarray(target.array).reshape(-1)
     w, dtype = weight.array, rows.dtype
     divide = np.full(1, max(int((labels != ignore_index).sum()), 1), dtype)
-    gx = kernels.empty(rows.shape, dtype) if x.needs_grad else None
-    gweight = kernels.full(w.shape, 0.0, dtype) if weight.needs_grad else None
+    wanted = is_grad_enabled()
+    gx = kernels.empty(rows.shape, dtype) if wanted and x.needs_grad else None
+    gweight = kernels.full(w.shape, 0.0, dtype) if wanted and weight.needs_grad else None
     loss = kernels.full((1,), 0.0, dtype)
     one = np.ones(1, dtype)
     for start in range(0, rows.shape[0], chunk_rows):
