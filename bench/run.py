@@ -12,8 +12,11 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
+import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 from statistics import median
 
@@ -21,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 WORKLOADS = ("mlp", "gpt-nano", "gpt-char", "llama-char", "gpt2")
 COLUMNS = ("torch", "script", "fused")
 IMPORT_ROUNDS = 9
+QUIET = 0.1  # of one core, used by other processes or taken by the host: above it a round is noise
 IMPORT_TIMER = (
     "import time, numpy; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
 )
@@ -50,14 +54,37 @@ FLOPS = {
 }
 
 
+def machine_seconds() -> float | None:
+    """Processor time spent so far by all processes and by the host; None where it is not told."""
+    try:
+        fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
+    except FileNotFoundError:
+        return None
+    user, nice, system, _idle, _wait, interrupts, soft, stolen = map(int, fields)
+    ticks = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + interrupts + soft + stolen) / ticks
+
+
+def children_seconds() -> float:
+    """Processor time of the processes that this one has started and that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def run_column(column: str, workload: str, options: argparse.Namespace) -> dict:
-    """One JSON line of column.py."""
+    """One JSON line of column.py, with the share of a core that went elsewhere meanwhile."""
+    machine, own, start = machine_seconds(), children_seconds(), time.perf_counter()
     command = [sys.executable, str(HERE / "column.py"), column, workload]
     command += ["--threads", str(options.threads), "--seconds", str(options.seconds)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{column} {workload} ended with status {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
+    record = json.loads(done.stdout.splitlines()[-1])
+    after = machine_seconds()
+    if machine is not None and after is not None:
+        others = after - machine - (children_seconds() - own)
+        record["others"] = round(max(others, 0.0) / (time.perf_counter() - start), 3)
+    return record
 
 
 def import_seconds(module: str) -> float:
@@ -71,10 +98,11 @@ def measure(options: argparse.Namespace, columns: list[str]) -> list[dict]:
     records = []
     for workload in options.only:
         for number in range(1, options.rounds + 1):
+            started = round(time.time(), 3)  # names the round, also among those of other runs
             for column in [*columns, "peak"]:
                 if sys.stderr.isatty():
                     print(f"\r{workload} {number} {column:8}", end="", file=sys.stderr)
-                records.append({**run_column(column, workload, options), "round": number})
+                records.append({**run_column(column, workload, options), "round": started})
     modules = ["rushlight", *(["torch"] if "torch" in columns else [])]
     for _ in range(IMPORT_ROUNDS):
         for module in modules:
@@ -82,6 +110,12 @@ def measure(options: argparse.Namespace, columns: list[str]) -> list[dict]:
     if sys.stderr.isatty():
         print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
     return records
+
+
+def quiet_rounds(records: list[dict]) -> list[dict]:
+    """Without the rounds, whole, in which something else used the machine."""
+    noisy = {r["round"] for r in records if r.get("others", 0.0) > QUIET}
+    return [r for r in records if r.get("round") not in noisy]
 
 
 def paired_ratio(rows: list[dict], base: list[dict], key: str) -> str:
@@ -175,7 +209,14 @@ def main() -> None:
     if options.json:
         with options.json.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(record) + "\n" for record in records)
-    print("\n".join([*table(records), "", *summary(records)]))
+    quiet = quiet_rounds(records)
+    rounds, left = ({r["round"] for r in rs if "round" in r} for rs in (records, quiet))
+    if left:
+        print("\n".join([*table(quiet), "", *summary(quiet)]))
+        print(f"rounds: {len(left)}; left out because the machine was busy: {len(rounds - left)}")
+    else:
+        print("\n".join([*table(records), "", *summary(records)]))
+        print(f"BUSY MACHINE in all {len(rounds)} rounds: these figures mean nothing")
 
 
 if __name__ == "__main__":

@@ -106,6 +106,7 @@ def public_function(kernel: Kernel) -> str:
         f"rl_status rl_{kernel.name}({kernel.parameters}) {{",
         "    int real = -1;",
         f'    ctx->kernel = "{kernel.name}";',
+        "    ctx->threads = rl_get_num_threads();",
     ]
     lines += [f"    if ({' || '.join(checks)}) return ctx->status;"]
     lines += [f"    return rl_active->{kernel.name}[real == RL_FLOAT64]({kernel.names});", "}", ""]

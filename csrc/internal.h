@@ -18,17 +18,18 @@
 struct rl_ctx {
     void *workspace;
     size_t workspace_bytes;
+    int threads;        /* that this call may use, asked for once: workspace is sized by it */
     const char *kernel; /* the one running: rl_fail puts its name before the text */
     rl_status status;
     char error[512];
 };
 
-/* One numbered piece of a parallel job.  worker is in [0, rl_get_num_threads()) and unique among the threads inside the job. */
+/* One numbered piece of a parallel job.  worker is in [0, ctx->threads) and unique among the threads inside the job. */
 typedef void rl_task(void *job, int64_t piece, int worker);
 
 /* Run pieces 0 … count-1, each once, on whichever thread takes it.  What a piece computes may depend on its number only, so results never
  * depend on the thread count.  Returns when all are done.  A task must not call rl_parallel. */
-void rl_parallel(rl_task *task, void *job, int64_t count);
+void rl_parallel(rl_ctx *ctx, rl_task *task, void *job, int64_t count);
 
 /* At least `bytes` of scratch, 64-byte aligned, valid until the next call; NULL (error set) when memory is short.  Call before a
  * parallel region, never inside one. */

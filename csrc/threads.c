@@ -95,8 +95,8 @@ static void wait_for(uint32_t joined) {
     }
 }
 
-void rl_parallel(rl_task *task, void *argument, int64_t count) {
-    int threads = count > 1 ? rl_get_num_threads() : 1;
+void rl_parallel(rl_ctx *ctx, rl_task *task, void *argument, int64_t count) {
+    int threads = count > 1 ? ctx->threads : 1;
     if (threads == 1 || atomic_flag_test_and_set_explicit(&busy, memory_order_acquire)) {
         for (int64_t piece = 0; piece < count; piece++) task(argument, piece, 0);
         return;

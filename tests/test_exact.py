@@ -217,7 +217,10 @@ def work():
     for _ in range(50):
         if (a @ a).exp().sum().item() != expected:
             wrong.append(1)
-threads = [threading.Thread(target=work) for _ in range(8)]
+def change():
+    for i in range(2000):
+        rl.set_num_threads(i % 5 + 1)
+threads = [threading.Thread(target=f) for f in [work] * 8 + [change]]
 [t.start() for t in threads]; [t.join() for t in threads]
 assert not wrong
 """

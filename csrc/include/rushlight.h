@@ -148,9 +148,9 @@ rl_status rl_embedding_backward(rl_ctx *ctx, rl_real *table, const rl_real *g, c
 
 /* ---- matrix product ------------------------------------------------------------------------------------------------------------- */
 
-/* C = f(scale * A B + bias + residual), or C += … when accumulate is 1.
+/* C = f(scale * A B + bias) + residual, or C += scale * A B when accumulate is 1.
  * c (..., M, N), a (..., M, K), b (..., K, N) with any strides (so transposes cost no copy); leading axes broadcast to c's.
- * c's last axis must have stride 1.  bias (N,).  residual has c's shape and is added after f.  f is `activation`: 0 identity, 1 relu, 2
+ * c's last axis must have stride 1.  bias (N,).  residual has c's shape.  f is `activation`: 0 identity, 1 relu, 2
  * gelu, 3 gelu_tanh, 4 silu; `pre`, c's shape, receives the argument of f.  row_sum (M,) receives the sums of A's rows over K (2-D only):
  * the bias gradient. */
 rl_status rl_gemm(rl_ctx *ctx, rl_real *c, const rl_real *a, const rl_real *b, const rl_real *RL_OPTIONAL bias,
@@ -197,7 +197,8 @@ rl_status rl_sgd(rl_ctx *ctx, rl_list *p, const rl_list *g, rl_list *buffer, rl_
  * max_norm < 0 only measures.  A NaN norm changes nothing. */
 rl_status rl_clip_grad_norm(rl_ctx *ctx, rl_real *norm, rl_list *g, double max_norm);
 
-/* ---- random numbers: Philox 4x32-10; state (2,) = seed, offset; the call advances the offset by the numbers it used ------------- */
+/* ---- random numbers: Philox 4x32-10; state (2,) = seed, offset; a call advances the offset by the blocks of four words it used
+ * ------------- */
 /* Number i of a call depends on seed, offset and i only, never on the number of threads.  y contiguous. */
 
 /* uniform in [low, high): 24 (float32) or 53 (float64) random bits */

@@ -27,7 +27,8 @@ static void count_piece(void *raw, int64_t piece, int worker) {
 static int run_pieces(int64_t count) {
     static _Thread_local counted_job job;
     memset(&job, 0, sizeof job);
-    rl_parallel(count_piece, &job, count);
+    rl_ctx ctx = {.threads = rl_get_num_threads()};
+    rl_parallel(&ctx, count_piece, &job, count);
     int wrong = atomic_load(&job.clashes);
     for (int64_t i = 0; i < MOST_PIECES; i++) wrong += job.runs[i] != (i < count);
     return wrong;
