@@ -192,11 +192,12 @@ def linear_cross_entropy(
     target: TensorLike,
     *,
     ignore_index: int = -100,
-    chunk_rows: int = 256,
+    chunk_rows: int | None = None,
 ) -> Tensor:
     """Mean cross-entropy of the logits x W^T, of which only chunk_rows rows exist at a time.
 
     x: (..., D).  weight: (V, D).  target: (...) class indices.  -> ().
+    chunk_rows: by default what makes a million logits, but at least 128.
     The gradients are made on the way forward, while each chunk of logits is at hand.
     Raises: ShapeError, IndexError.  Source: the chunked form of arXiv:2410.10989.
     """
@@ -216,8 +217,9 @@ def linear_cross_entropy(
     gweight = kernels.full(w.shape, 0.0, dtype) if wanted and weight.needs_grad else None
     loss = kernels.full((1,), 0.0, dtype)
     one = np.ones(1, dtype)
-    for start in range(0, rows.shape[0], chunk_rows):
-        part = slice(start, start + chunk_rows)
+    step = chunk_rows or max(128, 2**20 // max(w.shape[0], 1))
+    for start in range(0, rows.shape[0], step):
+        part = slice(start, start + step)
         logits = kernels.empty((rows[part].shape[0], w.shape[0]), dtype)
         kernels.gemm(logits, rows[part], w.T)
         _, lse, total, _ = kernels.cross_entropy(logits, labels[part], ignore_index)
