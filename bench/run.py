@@ -130,8 +130,12 @@ def measure(options: argparse.Namespace, columns: list[str]) -> list[dict]:
 
 
 def quiet_rounds(records: list[dict]) -> list[dict]:
-    """Without the rounds, whole, in which something else used the machine."""
-    noisy = {r["round"] for r in records if r.get("others", 0.0) > QUIET}
+    """Without the rounds, whole, in which something else used the machine.
+
+    The peak does not decide: of it only the best counts, which noise cannot raise.
+    """
+    compared = [r for r in records if r.get("column") in COLUMNS]
+    noisy = {r["round"] for r in compared if r.get("others", 0.0) > QUIET}
     return [r for r in records if r.get("round") not in noisy]
 
 
