@@ -165,7 +165,7 @@ def test_initial_values():
         np.sqrt(6 / 200), rel=0.01
     )
     assert nn.init.normal_(w, 3, 0.1).numpy().mean() == pytest.approx(3, abs=0.01)
-    assert nn.init.zeros_(w).numpy().any() == False  # noqa: E712
+    assert not nn.init.zeros_(w).numpy().any()
     with pytest.raises(rl.ShapeError):
         nn.init.xavier_normal_(rl.empty(3))
     table = nn.Embedding(10, 4, padding_idx=-1)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rushlight import kernels
+from rushlight.autograd import new_tensor
 
 if TYPE_CHECKING:
     from rushlight.tensor import Tensor
@@ -38,8 +39,6 @@ class Generator:
 
     def get_state(self) -> Tensor:
         """A copy of the state, two int64 words."""
-        from rushlight.autograd import new_tensor
-
         return new_tensor(self.state.view(np.int64).copy())
 
     def set_state(self, state: Tensor) -> None:

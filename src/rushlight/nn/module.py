@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rushlight.autograd import changed_in_place
-from rushlight.dtypes import dtype
+from rushlight.dtypes import dtype, float32, float64
 from rushlight.errors import DeviceError
 from rushlight.kernels import copy, copy_into
 from rushlight.ops.convert import as_tensor, to_dtype
@@ -293,12 +293,10 @@ class Module:
 
     def float(self) -> Module:
         """Convert to float32."""
-        return self.to(as_tensor(0.0).dtype)
+        return self.to(float32)
 
     def double(self) -> Module:
         """Convert to float64."""
-        from rushlight.dtypes import float64
-
         return self.to(float64)
 
     def cpu(self) -> Module:

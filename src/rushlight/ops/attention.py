@@ -11,7 +11,7 @@ from rushlight import kernels
 from rushlight.autograd import new_tensor, record
 from rushlight.errors import DtypeError, ShapeError
 from rushlight.kernels import Array
-from rushlight.ops.convert import TensorLike, as_tensor
+from rushlight.ops.convert import TensorLike, as_tensor, host
 from rushlight.ops.dropout import dropout
 from rushlight.ops.elementwise import add, masked_fill, mul
 from rushlight.ops.linalg import matmul
@@ -194,7 +194,9 @@ def _composed(
     if mask is not None:
         hidden: Any = ~mask if mask.array.dtype == np.bool_ else None
         scores = add(scores, mask) if hidden is None else masked_fill(scores, hidden, -math.inf)
-    blind = new_tensor(np.asarray(np.isneginf(scores.array).all(-1, keepdims=True)))
+    blind = new_tensor(
+        np.asarray(np.isneginf(host(scores, "scaled_dot_product_attention")).all(-1, keepdims=True))
+    )
     weights = softmax(masked_fill(scores, blind, 0.0))
     weights = masked_fill(weights, blind, 0.0)
     return matmul(dropout(weights, dropout_p), v)

@@ -55,7 +55,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     try:
         if basic:
             return part(x, plain)
-        out = x.array[plain]
+        out = host(x, "getitem")[plain]
     except IndexError as error:
         raise IndexError(f"getitem: shape {x.array.shape}: {error}") from None
     shape, kind = x.array.shape, x.array.dtype

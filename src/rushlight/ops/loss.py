@@ -9,8 +9,8 @@ import numpy as np
 from rushlight import kernels
 from rushlight.autograd import is_grad_enabled, new_tensor, record
 from rushlight.errors import ShapeError
-from rushlight.kernels import Array
-from rushlight.ops.convert import TensorLike, as_real, as_tensor, pair, to_dtype
+from rushlight.kernels import Array, Shape
+from rushlight.ops.convert import TensorLike, as_real, as_tensor, host, pair, to_dtype
 from rushlight.ops.elementwise import abs, add, div, mul, neg, square, sub, where, zero_like
 from rushlight.ops.index import check_range, gather, integer_index
 from rushlight.ops.reduce import mean, sum
@@ -114,7 +114,7 @@ def _weighted_cross_entropy(
         raise ValueError(f"cross_entropy: label_smoothing must lie in [0, 1], got {smoothing}")
     logp = log_softmax(x, 1)  # (R, C)
     loss = nll_loss(logp, target, weight, ignore_index, "none")
-    labels = target.array
+    labels = host(target, "nll_loss")
     counted = labels != ignore_index
     share = _class_weight("cross_entropy", x, weight).array[np.where(counted, labels, 0)] * counted
     if smoothing:
@@ -173,12 +173,12 @@ def nll_loss(
     x, target = as_real(input), integer_index("nll_loss", target)
     shape = target.array.shape
     x, target = _class_rows("nll_loss", x, target)
-    labels = target.array
+    labels = host(target, "nll_loss")
     counted = labels != ignore_index
     chosen = np.where(counted, labels, 0)
     check_range("nll_loss", chosen, x.array.shape[1] if chosen.size else 1)
     picked = squeeze(gather(x, 1, new_tensor(chosen[:, None])), 1)
-    share = _class_weight("nll_loss", x, weight).array[chosen] * counted
+    share = host(_class_weight("nll_loss", x, weight), "nll_loss")[chosen] * counted
     share = share.astype(x.array.dtype)
     loss = neg(mul(where(new_tensor(counted), picked, zero_like(x)), new_tensor(share)))
     if reduction == "none":
@@ -211,38 +211,41 @@ def linear_cross_entropy(
     rows = x.array.reshape(-1, x.array.shape[-1])
     labels = np.ascontiguousarray(target.array).reshape(-1)
     w, dtype = weight.array, rows.dtype
-    divide = np.full(1, max(int((labels != ignore_index).sum()), 1), dtype)
     wanted = is_grad_enabled()
     gx = kernels.empty(rows.shape, dtype) if wanted and x.needs_grad else None
     gweight = kernels.full(w.shape, 0.0, dtype) if wanted and weight.needs_grad else None
-    loss = kernels.full((1,), 0.0, dtype)
+    loss, count = kernels.full((1,), 0.0, dtype), kernels.full((1,), 0.0, dtype)
     one = np.ones(1, dtype)
     step = chunk_rows or max(128, 2**20 // max(w.shape[0], 1))
     for start in range(0, rows.shape[0], step):
         part = slice(start, start + step)
         logits = kernels.empty((rows[part].shape[0], w.shape[0]), dtype)
         kernels.gemm(logits, rows[part], w.T)
-        _, lse, total, _ = kernels.cross_entropy(logits, labels[part], ignore_index)
+        _, lse, total, valid = kernels.cross_entropy(logits, labels[part], ignore_index)
         kernels.accumulate(loss, total)
+        kernels.accumulate(count, valid)
         if gx is None and gweight is None:
             continue
         glogits = kernels.cross_entropy_backward(
-            one, logits, labels[part], lse, divide, ignore_index, out=logits
+            one, logits, labels[part], lse, None, ignore_index, out=logits
         )
         if gx is not None:
             kernels.gemm(gx[part], glogits, w)
         if gweight is not None:
             kernels.gemm(gweight, glogits.T, rows[part], accumulate=True)
     shape = x.array.shape
+    divide = kernels.maximum(count, one)
 
     def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        return tuple(
-            None if a is None else record("linear_cross_entropy_backward", a, (g, x, weight), None)
-            for a in (
-                None if gx is None else kernels.mul(gx.reshape(shape), g.array),
-                None if gweight is None else kernels.mul(gweight, g.array),
-            )
-        )  # type: ignore[return-value]
+        scale = kernels.div(g.array, divide)
+
+        def scaled(gradient: Array | None, shape: Shape) -> Tensor | None:
+            if gradient is None:
+                return None
+            out = kernels.mul(gradient.reshape(shape), scale)
+            return record("linear_cross_entropy_backward", out, (g, x, weight), None)
+
+        return scaled(gx, shape), scaled(gweight, w.shape)
 
     out = kernels.div(loss, divide).reshape(())
     return record("linear_cross_entropy", out, (x, weight), vjp)
