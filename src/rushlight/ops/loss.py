@@ -214,6 +214,36 @@ def linear_cross_entropy(
     wanted = is_grad_enabled()
     gx = kernels.empty(rows.shape, dtype) if wanted and x.needs_grad else None
     gweight = kernels.full(w.shape, 0.0, dtype) if wanted and weight.needs_grad else None
+    loss, count = _chunked_cross_entropy(rows, w, labels, ignore_index, chunk_rows, gx, gweight)
+    shape = x.array.shape
+    divide = kernels.maximum(count, np.ones(1, dtype))
+
+    def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        scale = kernels.div(g.array, divide)
+
+        def scaled(gradient: Array | None, shape: Shape) -> Tensor | None:
+            if gradient is None:
+                return None
+            out = kernels.mul(gradient.reshape(shape), scale)
+            return record("linear_cross_entropy_backward", out, (g, x, weight), None)
+
+        return scaled(gx, shape), scaled(gweight, w.shape)
+
+    out = kernels.div(loss, divide).reshape(())
+    return record("linear_cross_entropy", out, (x, weight), vjp)
+
+
+def _chunked_cross_entropy(
+    rows: Array,
+    w: Array,
+    labels: Array,
+    ignore_index: int,
+    chunk_rows: int | None,
+    gx: Array | None,
+    gweight: Array | None,
+) -> tuple[Array, Array]:
+    """Sum of the losses and number of rows counted; fills the gradients of that sum where given."""
+    dtype = rows.dtype
     loss, count = kernels.full((1,), 0.0, dtype), kernels.full((1,), 0.0, dtype)
     one = np.ones(1, dtype)
     step = chunk_rows or max(128, 2**20 // max(w.shape[0], 1))
@@ -233,22 +263,7 @@ def linear_cross_entropy(
             kernels.gemm(gx[part], glogits, w)
         if gweight is not None:
             kernels.gemm(gweight, glogits.T, rows[part], accumulate=True)
-    shape = x.array.shape
-    divide = kernels.maximum(count, one)
-
-    def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        scale = kernels.div(g.array, divide)
-
-        def scaled(gradient: Array | None, shape: Shape) -> Tensor | None:
-            if gradient is None:
-                return None
-            out = kernels.mul(gradient.reshape(shape), scale)
-            return record("linear_cross_entropy_backward", out, (g, x, weight), None)
-
-        return scaled(gx, shape), scaled(gweight, w.shape)
-
-    out = kernels.div(loss, divide).reshape(())
-    return record("linear_cross_entropy", out, (x, weight), vjp)
+    return loss, count
 
 
 def _same_shape(name: str, x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
