@@ -68,6 +68,31 @@ def test_expanded_gradients_are_not_accumulated_into():
     np.testing.assert_allclose(x.grad.numpy(), expected)
 
 
+QKV = {
+    "thirds": lambda x: (x[0], x[1], x[2]),
+    "overlapping": lambda x: (x[0], x[0], x[2]),
+    "repeated": lambda x: (x[0, :, :1].expand(2, 5, 4), x[1], x[2]),
+    "heads of a row": lambda x: x.view(2, 5, 3, 4).transpose(1, 2).split(1, 1),
+    "columns of a row": lambda x: [z.transpose(0, 1) for z in x.view(5, 2, 12).split(4, 2)],
+    "uneven": lambda x: x.view(1, 5, 6, 4).transpose(1, 2).split([2, 2, 2], 1),
+    "in another order": lambda x: x.view(2, 5, 3, 4).transpose(1, 2).split(1, 1)[::-1],
+}
+
+
+@pytest.mark.parametrize("name", QKV)
+def test_gradients_of_attention_meet_again(name):
+    """Whether or not they lie side by side in one buffer, they are those of separate copies."""
+    x = rl.randn(3, 2, 5, 4, dtype=rl.float64, requires_grad=True)
+    gradients = []
+    for separate in (False, True):
+        x.grad = None
+        q, k, v = (z.clone() if separate else z for z in QKV[name](x))
+        weight = rl.arange(4, dtype=rl.float64) + 1
+        (F.scaled_dot_product_attention(q, k, v) * weight).sum().backward()
+        gradients.append(x.grad.numpy().copy())
+    np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-12, atol=1e-15)
+
+
 @pytest.mark.parametrize("length", [100_000])
 def test_deep_graph(length):
     x = rl.tensor(1.0, requires_grad=True)

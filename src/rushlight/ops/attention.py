@@ -155,6 +155,8 @@ def _gradient_buffers(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array
         and base.flags.c_contiguous
         and base.dtype == q.dtype
         and base.size == q.size + k.size + v.size
+        and not any(0 in x.strides for x in (q, k, v))
+        and not any(np.shares_memory(x, y) for x, y in ((q, k), (q, v), (k, v)))
     ):
         whole = kernels.empty(base.shape, base.dtype)
         start = base.__array_interface__["data"][0]

@@ -196,11 +196,11 @@ def expand_as(x: Tensor, other: Tensor) -> Tensor:
 class Pieces(Partial):
     """Gradients of pieces of one tensor, cut by one `split`."""
 
-    __slots__ = ("cuts", "pieces")
+    __slots__ = ("cuts", "pieces", "x")
 
     def __init__(self, x: Array, cuts: list[tuple[slice, ...]], pieces: dict[int, Tensor]) -> None:
         super().__init__(x.shape, x.dtype)
-        self.cuts, self.pieces = cuts, pieces
+        self.x, self.cuts, self.pieces = x, cuts, pieces
 
     def add_to(self, buffer: Array) -> None:
         """Buffer += every piece at its place."""
@@ -230,12 +230,16 @@ class Pieces(Partial):
         return new_tensor(whole)
 
     def _common_base(self) -> Array | None:
+        """The buffer in which the pieces lie as those of x lie in x, if there is one."""
         base = self.pieces[0].array.base
-        if not isinstance(base, np.ndarray) or base.dtype != self.dtype:
+        if not isinstance(base, np.ndarray) or base.dtype != self.dtype or base.size != self.x.size:
             return None
-        if base.size != np.prod(self.shape, dtype=np.int64) or not base.flags.c_contiguous:
+        if not base.flags.c_contiguous or min(self.x.strides) <= 0:
             return None
-        whole = base.reshape(self.shape)
+        try:
+            whole: Array = np.ndarray(self.shape, self.dtype, base, 0, self.x.strides)
+        except (TypeError, ValueError):  # x is spread wider than the buffer
+            return None
         for i, cut in enumerate(self.cuts):
             piece, place = self.pieces[i].array, whole[cut]
             if piece.base is not base or piece.strides != place.strides:
