@@ -124,6 +124,32 @@ def test_zero_grad_and_attributes():
     assert "in_features=2" in repr(nn.Sequential(nn.Linear(2, 2)))
 
 
+def test_names_of_members():
+    net = nn.Module()
+    net.first, net.second = nn.Parameter(rl.zeros(1)), nn.Parameter(rl.zeros(2))
+    net.first = nn.Parameter(rl.ones(3))  # a new value keeps its place
+    assert [(name, p.shape) for name, p in net.named_parameters()] == [
+        ("first", (3,)),
+        ("second", (2,)),
+    ]
+    net.first = None
+    assert net.first is None
+    assert [name for name, _ in net.named_parameters()] == ["second"]
+    net.first = nn.ReLU()
+    assert [name for name, _ in net.named_children()] == ["first"]
+    for name in ("forward", "a.b", ""):
+        with pytest.raises(KeyError, match="cannot have a member"):
+            net.add_module(name, nn.ReLU())
+    names = nn.ModuleDict({"a": nn.ReLU(), "b": nn.Linear(1, 1)})
+    with pytest.raises(KeyError, match="keys"):
+        names["keys"] = nn.ReLU()
+    del names["a"]
+    assert list(names.keys()) == ["b"]
+    layers = nn.ModuleList([nn.ReLU(), nn.ReLU()])
+    layers[1] = nn.Linear(1, 1)
+    assert list(layers.state_dict()) == ["1.weight", "1.bias"]
+
+
 def test_sequential():
     net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     assert list(net.state_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]

@@ -22,19 +22,18 @@ class Sequential(Module):
 
     def forward(self, x: Any) -> Any:
         """Last(… first(x))."""
-        for module in self._modules.values():
-            assert module is not None
+        for module in self.children():
             x = module(x)
         return x
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return len(self._of(Module))
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._modules.values())
+        return self.children()
 
     def __getitem__(self, index: int | slice) -> Any:
-        modules = list(self._modules.values())[index]
+        modules = list(self.children())[index]
         return Sequential(*modules) if isinstance(modules, list) else modules
 
     def append(self, module: Module) -> Sequential:
@@ -62,17 +61,17 @@ class ModuleList(Module):
         return self
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return len(self._of(Module))
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._modules.values())
+        return self.children()
 
     def __getitem__(self, index: int | slice) -> Any:
-        modules: Any = list(self._modules.values())[index]
+        modules: Any = list(self.children())[index]
         return ModuleList(modules) if isinstance(modules, list) else modules
 
     def __setitem__(self, index: int, module: Module) -> None:
-        self._modules[list(self._modules)[index]] = module
+        self.add_module(list(self._of(Module))[index], module)
 
 
 class ModuleDict(Module):
@@ -88,31 +87,31 @@ class ModuleDict(Module):
             self.add_module(name, module)
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return len(self._of(Module))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
+        return iter(self._of(Module))
 
     def __contains__(self, name: str) -> bool:
-        return name in self._modules
+        return name in self._of(Module)
 
     def __getitem__(self, name: str) -> Any:
-        return self._modules[name]
+        return self._of(Module)[name]
 
     def __setitem__(self, name: str, module: Module) -> None:
         self.add_module(name, module)
 
     def __delitem__(self, name: str) -> None:
-        del self._modules[name]
+        delattr(self, name)
 
     def keys(self) -> Iterable[str]:
         """The names."""
-        return self._modules.keys()
+        return self._of(Module).keys()
 
     def values(self) -> Iterable[Any]:
         """The modules."""
-        return self._modules.values()
+        return self._of(Module).values()
 
     def items(self) -> Iterable[tuple[str, Any]]:
         """Names and modules."""
-        return self._modules.items()
+        return self._of(Module).items()

@@ -47,15 +47,11 @@ class Module:
     """
 
     training: bool
-    _parameters: dict[str, Parameter | None]
-    _buffers: dict[str, Tensor | None]
-    _modules: dict[str, Module | None]
+    _members: dict[str, type]  # of which kind the attribute of a name is: Parameter, Buffer, Module
+    _transient: set[str]  # buffers outside the state dict
 
     def __init__(self) -> None:
-        for name in ("_parameters", "_buffers", "_modules"):
-            object.__setattr__(self, name, {})
-        object.__setattr__(self, "_transient", set())
-        object.__setattr__(self, "training", True)
+        self.__dict__.update(_members={}, _transient=set(), training=True)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; every subclass writes its own."""
@@ -68,65 +64,49 @@ class Module:
     # ---- attributes ----
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if "_parameters" not in self.__dict__:
-            if isinstance(value, Parameter | Buffer | Module):
-                raise AttributeError(f"call super().__init__() before assigning {name!r}")
-            return object.__setattr__(self, name, value)
-        kinds: tuple[tuple[type, dict[str, Any]], ...] = (
-            (Parameter, self._parameters),
-            (Module, self._modules),
-            (Buffer, self._buffers),
-        )
-        for kind, registry in kinds:
-            if isinstance(value, kind):
-                self._forget(name)
-                registry[name] = value
-                return None
-        for kind, registry in kinds:
-            if name in registry:
-                if value is None or (kind is Buffer and isinstance(value, Tensor)):
-                    registry[name] = value
-                    return None
-                raise TypeError(f"{name!r} is a {kind.__name__}; got {type(value).__name__}")
-        return object.__setattr__(self, name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        for registry in ("_parameters", "_modules", "_buffers"):
-            found = self.__dict__.get(registry, {})
-            if name in found:
-                return found[name]
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        kind = next((kind for kind in _KINDS if isinstance(value, kind)), None)
+        known = self.__dict__.get("_members", {}).get(name)
+        if kind is not None:
+            self._register(name, value, kind)
+        elif known and value is not None and not (known is Buffer and isinstance(value, Tensor)):
+            raise TypeError(f"{name!r} is a {known.__name__}; got {type(value).__name__}")
+        else:
+            object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        if not self._forget(name):
-            object.__delattr__(self, name)
+        object.__delattr__(self, name)
+        self._members.pop(name, None)
 
-    def _forget(self, name: str) -> bool:
-        found = name in self.__dict__
-        self.__dict__.pop(name, None)
-        registries: tuple[dict[str, Any], ...] = (self._parameters, self._modules, self._buffers)
-        for registry in registries:
-            found = registry.pop(name, self) is not self or found
-        return found
+    def _register(self, name: str, value: Any, kind: type) -> None:
+        if "_members" not in self.__dict__:
+            raise AttributeError(f"call super().__init__() before assigning {name!r}")
+        shadowed = getattr(type(self), name, None)
+        if name == "" or "." in name or callable(shadowed) or isinstance(shadowed, property):
+            raise KeyError(f"{type(self).__name__} cannot have a member named {name!r}")
+        self._members[name] = kind
+        self.__dict__[name] = value
 
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._parameters, *self._modules, *self._buffers]
+    def _of(self, kind: type) -> dict[str, Any]:
+        """The members of a kind, without those that are None."""
+        own = self.__dict__
+        return {
+            name: own[name]
+            for name, its_kind in self._members.items()
+            if its_kind is kind and own[name] is not None
+        }
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Add a parameter, or the name of one that is absent."""
-        self._forget(name)
-        self._parameters[name] = param
+        self._register(name, param, Parameter)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a buffer; one that is not persistent stays out of the state dict."""
-        self._forget(name)
-        self._buffers[name] = tensor
+        self._register(name, tensor, Buffer)
         (self._transient.discard if persistent else self._transient.add)(name)
 
     def register_module(self, name: str, module: Module | None) -> None:
         """Add a child module under a name."""
-        self._forget(name)
-        self._modules[name] = module
+        self._register(name, module, Module)
 
     add_module = register_module
 
@@ -141,9 +121,8 @@ class Module:
             return
         memo.add(id(self))
         yield prefix, self
-        for name, child in self._modules.items():
-            if child is not None:
-                yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name)
+        for name, child in self.named_children():
+            yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name)
 
     def modules(self) -> Iterator[Module]:
         """This module and all below it, each once."""
@@ -151,44 +130,41 @@ class Module:
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """The modules directly below, with their names."""
-        return ((name, child) for name, child in self._modules.items() if child is not None)
+        return iter(self._of(Module).items())
 
     def children(self) -> Iterator[Module]:
         """The modules directly below."""
-        return (child for _, child in self.named_children())
+        return iter(self._of(Module).values())
 
     def get_submodule(self, target: str) -> Module:
         """The module of a dotted name."""
         module = self
         for part in target.split(".") if target else ():
-            child = module._modules.get(part)
+            child = module._of(Module).get(part)
             if child is None:
                 raise AttributeError(f"{type(module).__name__} has no module {part!r}")
             module = child
         return module
 
-    def _named(
-        self, registry: str, prefix: str, recurse: bool, duplicates: bool
-    ) -> Iterator[tuple[str, Any]]:
+    def _named(self, kind: type, prefix: str, recurse: bool) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
         for path, module in self._paths(prefix) if recurse else [(prefix, self)]:
-            for name, value in getattr(module, registry).items():
-                if value is not None and (duplicates or id(value) not in seen):
+            for name, value in module._of(kind).items():
+                if id(value) not in seen:
                     seen.add(id(value))
                     yield f"{path}.{name}" if path else name, value
 
     def _paths(self, prefix: str) -> Iterator[tuple[str, Module]]:
         """Like `named_modules`, but a module that stands in two places comes twice."""
         yield prefix, self
-        for name, child in self._modules.items():
-            if child is not None:
-                yield from child._paths(f"{prefix}.{name}" if prefix else name)
+        for name, child in self.named_children():
+            yield from child._paths(f"{prefix}.{name}" if prefix else name)
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
         """Parameters with dotted names; one that is shared comes once, under its first name."""
-        return self._named("_parameters", prefix, recurse, False)
+        return self._named(Parameter, prefix, recurse)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """Parameters, each once."""
@@ -196,7 +172,7 @@ class Module:
 
     def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
         """Buffers with dotted names, each once."""
-        return self._named("_buffers", prefix, recurse, False)
+        return self._named(Buffer, prefix, recurse)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """Buffers, each once."""
@@ -207,12 +183,10 @@ class Module:
     def _state(self) -> Iterator[tuple[str, Tensor]]:
         for path, module in self._paths(""):
             prefix = f"{path}." if path else ""
-            for name, parameter in module._parameters.items():
-                if parameter is not None:
-                    yield prefix + name, parameter
-            for name, buffer in module._buffers.items():
-                kept = name not in module._transient and getattr(buffer, "persistent", True)
-                if buffer is not None and kept:
+            for name, parameter in module._of(Parameter).items():
+                yield prefix + name, parameter
+            for name, buffer in module._of(Buffer).items():
+                if name not in module._transient and getattr(buffer, "persistent", True):
                     yield prefix + name, buffer
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -248,7 +222,7 @@ class Module:
     def train(self, mode: bool = True) -> Module:
         """Switch training behaviour (dropout) on or off, here and below."""
         for module in self.modules():
-            object.__setattr__(module, "training", bool(mode))
+            module.training = bool(mode)
         return self
 
     def eval(self) -> Module:
@@ -310,10 +284,13 @@ class Module:
     def __repr__(self) -> str:
         lines = [
             f"({name}): " + repr(child).replace("\n", "\n  ")
-            for name, child in self._modules.items()
+            for name, child in self.named_children()
         ]
         head = f"{type(self).__name__}({self.extra_repr()}"
         return head + ")" if not lines else head + "\n  " + "\n  ".join(lines) + "\n)"
+
+
+_KINDS = (Parameter, Module, Buffer)
 
 
 def _load_report(name: str, missing: list[str], unexpected: list[str], wrong: list[str]) -> str:
