@@ -109,6 +109,25 @@ def test_the_door_refuses_what_it_cannot_read():
         _core.call(kernels.K.exp, np.ones(4, np.float32), x)
 
 
+def test_both_ways_through_the_door_agree():
+    """A plain array's fields are read as they are, another type goes by the buffer protocol."""
+    from rushlight import _core, kernels
+
+    class Other(np.ndarray):
+        pass
+
+    grid = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    for x in (grid, grid.T, grid[:, ::-1], grid[:, 1:2], grid[0, 0, 0], grid[:0], grid.T[:, :0]):
+        for kind in (np.ndarray, Other):
+            y, z = np.empty(x.shape, np.float32), np.empty(x.shape, np.float32)
+            _core.call(kernels.K.add, y.view(kind), x.view(kind), x)
+            _core.call(kernels.K.neg, z, x.view(kind))
+            np.testing.assert_array_equal(y, x + x)
+            np.testing.assert_array_equal(z, -x)
+    with pytest.raises(TypeError, match="neg"):
+        _core.call(kernels.K.neg, grid, grid.astype(">f4"))
+
+
 def test_sizes_zero_and_one():
     for n in (0, 1):
         x = rl.randn(n, n, requires_grad=True)
