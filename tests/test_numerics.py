@@ -17,6 +17,15 @@ def test_cross_entropy_of_extreme_logits():
     np.testing.assert_allclose(x.grad.numpy(), [[-1, 0, 1]], atol=1e-6)
 
 
+def test_cross_entropy_gradient_of_large_logits():
+    x = np.float32([[1000.1, 1002.3, 999.7], [-3000.5, -3001, -3000.25]])
+    logits = rl.tensor(x, requires_grad=True)
+    F.cross_entropy(logits, rl.tensor([0, 2]), reduction="sum").backward()
+    p = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    expected = p / p.sum(1, keepdims=True) - [[1, 0, 0], [0, 0, 1]]
+    np.testing.assert_allclose(logits.grad.numpy(), expected, rtol=1e-6)
+
+
 def test_logsumexp_of_minus_infinity():
     x = rl.full((2,), -math.inf).requires_grad_()
     y = rl.logsumexp(x, 0)

@@ -173,14 +173,15 @@ rl_status rl_attention_backward(rl_ctx *ctx, rl_real *gq, rl_real *gk, rl_real *
 /* ---- losses --------------------------------------------------------------------------------------------------------------------- */
 
 /* Per row r: loss[r] = logsumexp(logits[r]) - logits[r, target[r]], 0 where target[r] == ignore_index.
- * logits (R, V) with contiguous rows, target (R,), lse (R,).  total (1,) receives the sum of loss in row order, valid (1,) the number of
- * rows counted. RL_INDEX_ERROR names the first target outside [0, V). */
-rl_status rl_cross_entropy(rl_ctx *ctx, rl_real *loss, rl_real *lse, rl_real *total, rl_real *valid, const rl_real *logits,
-                           const rl_ints *target, int64_t ignore_index);
+ * logits (R, V) with contiguous rows, target (R,).  log_total (R, 2): logsumexp as two terms, the largest logit and the rest, so that the
+ * gradient loses no digit to a large one.  valid (1,): the number of rows counted.  reduced (1,): the sum of loss in row order, with mean 1
+ * over max(valid, 1).  RL_INDEX_ERROR names the first target outside [0, V). */
+rl_status rl_cross_entropy(rl_ctx *ctx, rl_real *loss, rl_real *log_total, rl_real *reduced, rl_real *valid, const rl_real *logits,
+                           const rl_ints *target, int64_t ignore_index, int64_t mean);
 /* glogits[r] = w[r] * (softmax(logits[r]) - onehot(target[r])), 0 for ignored rows; w = g[r] when g has R elements and divide is NULL;
  * with g of one element w = g / max(divide[0], 1), or g when divide is NULL.  glogits may be logits. */
 rl_status rl_cross_entropy_backward(rl_ctx *ctx, rl_real *glogits, const rl_real *g, const rl_real *logits, const rl_ints *target,
-                                    const rl_real *lse, const rl_real *RL_OPTIONAL divide, int64_t ignore_index);
+                                    const rl_real *log_total, const rl_real *RL_OPTIONAL divide, int64_t ignore_index);
 
 /* ---- optimizers: all parameters in one call; every list has the same length, all views contiguous ------------------------------- */
 

@@ -248,7 +248,7 @@ def record(
     if _mode.enabled:
         for x in inputs:
             if x is not None and x.needs_grad:
-                result.node = Node(name, tuple([edge(i) for i in inputs]), vjp, saved, attrs)
+                result.node = Node(name, tuple(map(edge, inputs)), vjp, saved, attrs)
                 result.needs_grad = True
                 for x in saved:
                     if x.array is out:  # a saved output: changing the result changes it

@@ -87,6 +87,15 @@ def cast(x: Array, dtype: np.dtype[Any]) -> Array:
     return y
 
 
+def expanded(x: Array, shape: Shape) -> Array:
+    """X repeated to a shape it broadcasts to, as a read-only view."""
+    if x.ndim > 0:
+        return np.broadcast_to(x, shape)
+    y: Array = np.ndarray(shape, x.dtype, x, 0, (0,) * len(shape))  # a tenth of the time
+    y.flags.writeable = False
+    return y
+
+
 # ---- element-wise ----
 
 
@@ -327,28 +336,28 @@ def attention_backward(
 
 
 def cross_entropy(
-    logits: Array, target: Array, ignore_index: int
+    logits: Array, target: Array, ignore_index: int, mean: bool
 ) -> tuple[Array, Array, Array, Array]:
-    """Loss per row (R,), log-sum-exp (R,), sum of the losses (1,), number of rows counted (1,)."""
-    rows, dtype = logits.shape[:1], logits.dtype
-    loss, lse = empty(rows, dtype), empty(rows, dtype)
-    total, valid = empty((1,), dtype), empty((1,), dtype)
-    call(K.cross_entropy, loss, lse, total, valid, logits, target, ignore_index)
-    return loss, lse, total, valid
+    """Loss per row (R,), what the gradient needs (R, 2), sum or mean (1,), rows counted (1,)."""
+    rows, dtype = logits.shape[0], logits.dtype
+    loss, log_total = empty((rows,), dtype), empty((rows, 2), dtype)
+    reduced, valid = empty((1,), dtype), empty((1,), dtype)
+    call(K.cross_entropy, loss, log_total, reduced, valid, logits, target, ignore_index, int(mean))
+    return loss, log_total, reduced, valid
 
 
 def cross_entropy_backward(
     g: Array,
     logits: Array,
     target: Array,
-    lse: Array,
+    log_total: Array,
     divide: Array | None,
     ignore_index: int,
     out: Array | None = None,
 ) -> Array:
     """Gradient of the logits; `out` may be the logits themselves."""
     glogits = empty(logits.shape, logits.dtype) if out is None else out
-    call(K.cross_entropy_backward, glogits, g, logits, target, lse, divide, ignore_index)
+    call(K.cross_entropy_backward, glogits, g, logits, target, log_total, divide, ignore_index)
     return glogits
 
 

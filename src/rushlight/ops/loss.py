@@ -80,17 +80,15 @@ def cross_entropy(
 
 def _cross_entropy_rows(x: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
     logits, labels = _row_contiguous(x.array), target.array
-    loss, lse, total, valid = kernels.cross_entropy(logits, labels, ignore_index)
-    one = np.ones(1, logits.dtype)
-    divide = kernels.maximum(valid, one) if reduction == "mean" else None
-    if reduction == "none":
-        out = loss
-    else:
-        out = (total if divide is None else kernels.div(total, divide)).reshape(())
+    loss, log_total, reduced, valid = kernels.cross_entropy(
+        logits, labels, ignore_index, reduction == "mean"
+    )
+    out = loss if reduction == "none" else reduced.reshape(())
+    divide = valid if reduction == "mean" else None
 
     def vjp(g: Tensor) -> tuple[Tensor]:
         gradient = kernels.cross_entropy_backward(
-            g.array, logits, labels, lse, divide, ignore_index
+            g.array, logits, labels, log_total, divide, ignore_index
         )
         return (record("cross_entropy_backward", gradient, (g, x), None),)
 
@@ -251,13 +249,15 @@ def _chunked_cross_entropy(
         part = slice(start, start + step)
         logits = kernels.empty((rows[part].shape[0], w.shape[0]), dtype)
         kernels.gemm(logits, rows[part], w.T)
-        _, lse, total, valid = kernels.cross_entropy(logits, labels[part], ignore_index)
+        _, log_total, total, valid = kernels.cross_entropy(
+            logits, labels[part], ignore_index, mean=False
+        )
         kernels.accumulate(loss, total)
         kernels.accumulate(count, valid)
         if gx is None and gweight is None:
             continue
         glogits = kernels.cross_entropy_backward(
-            one, logits, labels[part], lse, None, ignore_index, out=logits
+            one, logits, labels[part], log_total, None, ignore_index, out=logits
         )
         if gx is not None:
             kernels.gemm(gx[part], glogits, w)

@@ -62,7 +62,9 @@ def _scaled_sum(name: str, x: Tensor, axes: tuple[int, ...], keepdim: bool, scal
     def vjp(g: Tensor) -> tuple[Tensor]:
         if scale != 1.0:
             g = mul(g, scale)
-        return (expand_to(reshape(g, kept), shape),)
+        if g.array.ndim and not keepdim:
+            g = reshape(g, kept)
+        return (expand_to(g, shape),)
 
     return record(name, out, (x,), vjp, attrs={"dim": axes, "keepdim": keepdim})
 
