@@ -46,13 +46,14 @@ class Linear(Module):
     ± 1 / sqrt(in_features).
     """
 
+    bias: Parameter | None
+
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, dtype: Dtype = float32
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(creation.empty(out_features, in_features, dtype=dtype))
-        self.bias: Parameter | None
         if bias:
             self.bias = Parameter(creation.empty(out_features, dtype=dtype))
         else:
@@ -120,6 +121,9 @@ def _sizes(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
 class LayerNorm(Module):
     """Layer normalisation over the last axes, see `layer_norm`; weight 1, bias 0 at the start."""
 
+    weight: Parameter | None
+    bias: Parameter | None
+
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -149,6 +153,8 @@ class LayerNorm(Module):
 
 class RMSNorm(Module):
     """Root-mean-square normalisation over the last axes, see `rms_norm`; weight 1 at the start."""
+
+    weight: Parameter | None
 
     def __init__(
         self,

@@ -10,6 +10,8 @@ from rushlight.tensor import Tensor
 class CrossEntropyLoss(Module):
     """See `cross_entropy`."""
 
+    weight: Tensor | None
+
     def __init__(
         self,
         weight: Tensor | None = None,
@@ -31,6 +33,8 @@ class CrossEntropyLoss(Module):
 
 class NLLLoss(Module):
     """See `nll_loss`."""
+
+    weight: Tensor | None
 
     def __init__(
         self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
