@@ -14,9 +14,9 @@ enum { FLOAT32, FLOAT64, INT64, BOOL, UINT64, BFLOAT16, DTYPES };
 static const char *const formats[DTYPES] = {"f", "d", "lq", "?", "LQ", "H"};
 static const int item_bytes[DTYPES] = {4, 8, 8, 1, 8, 2};
 
-static PyObject *ndarray;      /* numpy.ndarray */
+static PyObject *ndarray; /* numpy.ndarray */
 static PyObject *dtype_objects[DTYPES];
-static PyObject *exceptions;   /* tuple indexed by rl_status - 1 */
+static PyObject *exceptions; /* tuple indexed by rl_status - 1 */
 static PyTypeObject *block_type, *program_type;
 
 static rl_pool *main_pool, *current_pool; /* they differ while a program is recorded */
