@@ -78,7 +78,7 @@ void *rl_workspace(rl_ctx *ctx, size_t bytes) {
     if (bytes > ctx->workspace_bytes) {
         rl_os_release(ctx->workspace, ctx->workspace_bytes);
         ctx->workspace_bytes = bytes + bytes / 4;
-        ctx->workspace = rl_os_reserve(&ctx->workspace_bytes);
+        ctx->workspace = rl_os_reserve(NULL, &ctx->workspace_bytes);
         if (!ctx->workspace) {
             ctx->workspace_bytes = 0;
             rl_fail(ctx, RL_MEMORY_ERROR, "no memory for a workspace of %zu bytes", bytes);

@@ -17,14 +17,30 @@
 
 /* ---- memory ---- */
 
-void *rl_os_reserve(size_t *bytes) {
-    size_t size = (*bytes + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
-    if (size < *bytes) return NULL;
-    char *raw = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (raw == MAP_FAILED) return NULL;
+static char *map(char *at, size_t bytes) {
+    char *start = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return start == MAP_FAILED ? NULL : start;
+}
+
+static char *map_aligned(char *at, size_t size) {
+    char *raw = map(at, size + HUGE_PAGE);
+    if (!raw) return NULL;
     char *start = (char *)(((uintptr_t)raw + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
     if (start > raw) munmap(raw, (size_t)(start - raw));
     munmap(start + size, (size_t)(raw + HUGE_PAGE - start));
+    return start;
+}
+
+void *rl_os_reserve(void *end, size_t *bytes) {
+    size_t size = (*bytes + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+    if (size < *bytes) return NULL;
+    char *start = NULL, *wanted = end ? (char *)end - size : NULL;
+    if (wanted && (start = map(wanted, size)) && start != wanted) {
+        munmap(start, size);
+        start = NULL;
+    }
+    if (!start) start = map_aligned(NULL, size);
+    if (!start) return NULL;
 #if defined(MADV_HUGEPAGE)
     madvise(start, size, MADV_HUGEPAGE);
 #endif

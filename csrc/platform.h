@@ -7,8 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Fresh zeroed pages, huge where the system can; *bytes is rounded up to what was mapped.  NULL when memory is short. */
-void *rl_os_reserve(size_t *bytes);
+/* Fresh zeroed pages, huge where the system can; *bytes is rounded up to what was mapped.  They end at `end` where that is free and not
+ * NULL.  NULL when memory is short. */
+void *rl_os_reserve(void *end, size_t *bytes);
 void rl_os_release(void *start, size_t bytes);
 /* Give the pages of a range back but keep its addresses; they read as zero afterwards. */
 void rl_os_discard(void *start, size_t bytes);

@@ -98,7 +98,8 @@ static void give_extent(rl_pool *pool, char *start, size_t bytes) {
 
 static bool grow(rl_pool *pool, size_t bytes) {
     size_t size = bytes > REGION ? bytes : REGION;
-    char *start = rl_os_reserve(&size);
+    char *last = pool->regions.count ? pool->regions.items[pool->regions.count - 1].start : NULL;
+    char *start = rl_os_reserve(last, &size); /* next to the last one, so that blocks can lie across both */
     if (!start) return false;
     if (!insert(&pool->regions, pool->regions.count, (extent){start, size})) {
         rl_os_release(start, size);
