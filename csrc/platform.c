@@ -22,8 +22,8 @@ static char *map(char *at, size_t bytes) {
     return start == MAP_FAILED ? NULL : start;
 }
 
-static char *map_aligned(char *at, size_t size) {
-    char *raw = map(at, size + HUGE_PAGE);
+static char *map_aligned(size_t size) {
+    char *raw = map(NULL, size + HUGE_PAGE);
     if (!raw) return NULL;
     char *start = (char *)(((uintptr_t)raw + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
     if (start > raw) munmap(raw, (size_t)(start - raw));
@@ -34,12 +34,12 @@ static char *map_aligned(char *at, size_t size) {
 void *rl_os_reserve(void *end, size_t *bytes) {
     size_t size = (*bytes + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
     if (size < *bytes) return NULL;
-    char *start = NULL, *wanted = end ? (char *)end - size : NULL;
+    char *start = NULL, *wanted = (uintptr_t)end > size ? (char *)end - size : NULL;
     if (wanted && (start = map(wanted, size)) && start != wanted) {
         munmap(start, size);
         start = NULL;
     }
-    if (!start) start = map_aligned(NULL, size);
+    if (!start) start = map_aligned(size);
     if (!start) return NULL;
 #if defined(MADV_HUGEPAGE)
     madvise(start, size, MADV_HUGEPAGE);
