@@ -19,9 +19,22 @@ static PyObject *dtype_objects[DTYPES];
 static PyObject *exceptions; /* tuple indexed by rl_status - 1 */
 static PyTypeObject *block_type, *program_type;
 
-static rl_pool *main_pool, *current_pool; /* they differ while a program is recorded */
+static rl_pool *main_pool;
 static rl_ctx *idle_contexts[MAX_CONTEXTS];
 static int idle_count;
+
+/* ---- Program: what is recorded ---- */
+
+typedef struct {
+    PyObject_HEAD rl_program *program;
+    rl_pool *pool;
+    PyObject *pinned; /* arrays outside the private pool that the calls point into */
+} Program;
+
+static Program *recorded;         /* the program being recorded, */
+static unsigned long recorded_by; /* and by which thread: the others compute as ever */
+
+static bool recording_here(void) { return recorded && recorded_by == PyThread_get_thread_ident(); }
 
 /* ---- Block: pool memory with a buffer, the base object of an array ---- */
 
@@ -73,7 +86,7 @@ static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count
     }
     Block *block = PyObject_New(Block, block_type);
     if (!block) return NULL;
-    rl_pool *pool = current_pool;
+    rl_pool *pool = recording_here() ? recorded->pool : main_pool;
     block->pool = pool;
     block->bytes = bytes;
     block->data = rl_pool_take(pool, &block->bytes);
@@ -173,11 +186,13 @@ static bool check_fields(void) {
     return same;
 }
 
-static int list_of(PyObject *sequence, rl_list *list, bool written, const char *kernel) {
-    if (!PyList_Check(sequence)) {
-        PyErr_Format(PyExc_TypeError, "%s: expected a list of arrays, got %R", kernel, sequence);
+static int list_of(PyObject *given, PyObject **held, rl_list *list, bool written, const char *kernel) {
+    if (!PyList_Check(given)) {
+        PyErr_Format(PyExc_TypeError, "%s: expected a list of arrays, got %R", kernel, given);
         return -1;
     }
+    PyObject *sequence = *held = PyList_GetSlice(given, 0, PyList_Size(given));
+    if (!sequence) return -1;
     list->count = PyList_Size(sequence);
     list->views = malloc(((size_t)list->count + 1) * sizeof(rl_view));
     if (!list->views) {
@@ -194,7 +209,8 @@ typedef struct {
     rl_argument values[RL_MAX_ARGUMENTS];
     rl_view views[RL_MAX_ARGUMENTS];
     rl_list lists[RL_MAX_ARGUMENTS];
-    int64_t elements; /* the most that any one view has */
+    PyObject *held[RL_MAX_ARGUMENTS]; /* own copies of lists: others may change theirs while the lock is released */
+    int64_t elements;                 /* the most that any one view has */
 } call_arguments;
 
 static int64_t most_elements(const rl_list *list) {
@@ -219,7 +235,7 @@ static int convert(const rl_kernel *kernel, int i, PyObject *argument, call_argu
     int64_t elements;
     if (kind == KIND_LIST) {
         call->values[i].list = &call->lists[i];
-        if (list_of(argument, &call->lists[i], written, kernel->name)) return -1;
+        if (list_of(argument, &call->held[i], &call->lists[i], written, kernel->name)) return -1;
         elements = most_elements(&call->lists[i]);
     } else {
         call->values[i].view = &call->views[i];
@@ -232,14 +248,6 @@ static int convert(const rl_kernel *kernel, int i, PyObject *argument, call_argu
 
 /* ---- Program ---- */
 
-typedef struct {
-    PyObject_HEAD rl_program *program;
-    rl_pool *pool;
-    PyObject *pinned; /* arrays outside the private pool that the calls point into */
-} Program;
-
-static Program *recording;
-
 static void program_dealloc(PyObject *self) {
     Program *program = (Program *)self;
     PyTypeObject *type = Py_TYPE(self);
@@ -251,7 +259,7 @@ static void program_dealloc(PyObject *self) {
 }
 
 static int pin(PyObject *argument, const rl_view *view) {
-    return rl_pool_owns(recording->pool, view->data) ? 0 : PyList_Append(recording->pinned, argument);
+    return rl_pool_owns(recorded->pool, view->data) ? 0 : PyList_Append(recorded->pinned, argument);
 }
 
 static int record(int index, PyObject *const *args, const call_arguments *call) {
@@ -261,9 +269,9 @@ static int record(int index, PyObject *const *args, const call_arguments *call) 
         if (args[i] == Py_None || kind > KIND_LIST) continue;
         if (kind != KIND_LIST && pin(args[i], &call->views[i])) return -1;
         for (int64_t k = 0; kind == KIND_LIST && k < call->lists[i].count; k++)
-            if (pin(PyList_GetItem(args[i], (Py_ssize_t)k), &call->lists[i].views[k])) return -1;
+            if (pin(PyList_GetItem(call->held[i], (Py_ssize_t)k), &call->lists[i].views[k])) return -1;
     }
-    if (rl_program_append(recording->program, index, call->values)) return 0;
+    if (rl_program_append(recorded->program, index, call->values)) return 0;
     PyErr_NoMemory();
     return -1;
 }
@@ -309,13 +317,19 @@ static PyObject *call(PyObject *module, PyObject *const *args, Py_ssize_t count)
         return PyErr_Format(PyExc_TypeError, "%s: %d arguments expected, got %zd", kernel->name, kernel->argument_count, count - 1);
     call_arguments arguments;
     arguments.elements = 0;
-    for (int i = 0; i < kernel->argument_count; i++) arguments.lists[i].views = NULL;
+    for (int i = 0; i < kernel->argument_count; i++) {
+        arguments.lists[i].views = NULL;
+        arguments.held[i] = NULL;
+    }
     PyObject *result = NULL;
     bool ready = true;
     for (int i = 0; i < kernel->argument_count && ready; i++) ready = convert(kernel, i, args[i], &arguments) == 0;
-    if (ready && recording) ready = record((int)index, args, &arguments) == 0;
     if (ready) result = run(kernel, &arguments);
-    for (int i = 0; i < kernel->argument_count; i++) free(arguments.lists[i].views);
+    if (result && recording_here() && record((int)index, args, &arguments)) Py_CLEAR(result);
+    for (int i = 0; i < kernel->argument_count; i++) {
+        free(arguments.lists[i].views);
+        Py_XDECREF(arguments.held[i]);
+    }
     return result;
 }
 
@@ -323,7 +337,7 @@ static PyObject *call(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 static PyObject *record_start(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
-    if (recording) return PyErr_Format(PyExc_RuntimeError, "record_start: a program is being recorded already");
+    if (recorded) return PyErr_Format(PyExc_RuntimeError, "record_start: a program is being recorded already");
     Program *program = PyObject_New(Program, program_type);
     if (!program) return NULL;
     program->program = rl_program_new();
@@ -333,19 +347,23 @@ static PyObject *record_start(PyObject *module, PyObject *unused) {
         Py_DECREF(program);
         return PyErr_NoMemory();
     }
-    recording = program;
-    current_pool = program->pool;
+    recorded = program;
+    recorded_by = PyThread_get_thread_ident();
     Py_INCREF(Py_None);
     return Py_None;
 }
 
 static PyObject *record_stop(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
-    if (!recording) return PyErr_Format(PyExc_RuntimeError, "record_stop: nothing is being recorded");
-    Program *program = recording;
-    recording = NULL;
-    current_pool = main_pool;
+    if (!recording_here()) return PyErr_Format(PyExc_RuntimeError, "record_stop: nothing is being recorded");
+    Program *program = recorded;
+    recorded = NULL;
     return (PyObject *)program;
+}
+
+static PyObject *recording(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    return PyBool_FromLong(recording_here());
 }
 
 static PyObject *program_run(PyObject *self, PyObject *unused) {
@@ -434,6 +452,7 @@ static PyMethodDef methods[] = {
     {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL, "call(kernel, *arguments): run one kernel of rushlight.h."},
     {"record_start", record_start, METH_NOARGS, "Write down every call from now on, with a private memory pool."},
     {"record_stop", record_stop, METH_NOARGS, "End the recording and return its Program."},
+    {"recording", recording, METH_NOARGS, "Whether this thread's calls are being recorded."},
     {"set_num_threads", set_num_threads, METH_O, "Threads of the kernels, the caller included."},
     {"get_num_threads", get_num_threads, METH_NOARGS, "Threads of the kernels, the caller included."},
     {"level", level, METH_NOARGS, "The instruction-set level in use."},
@@ -464,7 +483,7 @@ PyMODINIT_FUNC PyInit__core(void) {
     PyObject *module = PyModule_Create(&definition);
     block_type = (PyTypeObject *)PyType_FromSpec(&block_spec);
     program_type = (PyTypeObject *)PyType_FromSpec(&program_spec);
-    main_pool = current_pool = rl_pool_new();
+    main_pool = rl_pool_new();
     if (!module || !block_type || !program_type || !main_pool || add_constants(module)) return NULL;
     return module;
 }

@@ -62,6 +62,7 @@ static void worker(intptr_t self) {
 
 static void forget_workers(void) {
     started = 1;
+    for (int t = 0; t < RL_MAX_THREADS; t++) atomic_store(&thread_id[t], 0);
     atomic_store(&job.joined, CLOSED);
     atomic_store(&job.sleeping, 0);
     atomic_flag_clear(&busy);
@@ -112,7 +113,10 @@ void rl_parallel(rl_ctx *ctx, rl_task *task, void *argument, int64_t count) {
     atomic_store(&job.joined, 0);
     atomic_fetch_add(&job.generation, 1);
     if (atomic_load(&job.sleeping)) {
-        for (int t = 1; t < started; t++) rl_os_move_away(atomic_load(&thread_id[t]));
+        for (int t = 1; t < started; t++) {
+            int id = atomic_load(&thread_id[t]); /* 0 until it has run: that would mean the caller */
+            if (id) rl_os_move_away(id);
+        }
         rl_os_wake(&job.generation);
     }
     take_pieces(0);

@@ -50,6 +50,7 @@ from rushlight.dtypes import (
     uint8,
 )
 from rushlight.errors import (
+    CompileError,
     ConfigError,
     DeviceError,
     DtypeError,

@@ -82,10 +82,18 @@ class Node:
 class Partial:
     """A gradient that is zero but for a part, known as ways of adding it to a buffer."""
 
-    __slots__ = ("adders", "dtype", "shape")
+    __slots__ = ("adders", "dtype", "name", "shape", "sources")
 
-    def __init__(self, shape: Shape, dtype: Any, *adders: Callable[[Array], None]) -> None:
-        self.shape, self.dtype, self.adders = shape, dtype, adders
+    def __init__(
+        self,
+        name: str,
+        shape: Shape,
+        dtype: Any,
+        source: Tensor,
+        *adders: Callable[[Array], None],
+    ) -> None:
+        self.name, self.shape, self.dtype, self.adders = name, shape, dtype, adders
+        self.sources: tuple[Tensor, ...] = (source,)  # what the adders read
 
     def add_to(self, buffer: Array) -> None:
         """Buffer += this gradient."""
@@ -94,13 +102,20 @@ class Partial:
 
     def merge(self, other: Partial) -> Partial:
         """The sum of two, still without a buffer."""
-        return Partial(self.shape, self.dtype, self.add_to, other.add_to)
+        both = Partial(
+            self.name, self.shape, self.dtype, self.sources[0], self.add_to, other.add_to
+        )
+        both.sources = self.sources + other.sources
+        return both
 
     def materialise(self) -> Tensor:
         """The whole gradient."""
-        buffer = kernels.full(self.shape, 0.0, self.dtype)
+        return self.added_to(kernels.full(self.shape, 0.0, self.dtype))
+
+    def added_to(self, buffer: Array, *others: Tensor) -> Tensor:
+        """The sum with a buffer that holds `others`; second derivatives end here, by name."""
         self.add_to(buffer)
-        return new_tensor(buffer)
+        return record(f"{self.name}_backward", buffer, self.sources + others, None)
 
 
 _sequence = itertools.count(1)
@@ -430,9 +445,7 @@ def _sum(held: Any, new: Any) -> Any:
     if isinstance(held, Partial):
         held, new = new, held
     if isinstance(new, Partial):
-        total = new_tensor(kernels.copy(held.array))
-        new.add_to(total.array)
-        return total
+        return new.added_to(kernels.copy(held.array), held)
     return held + new
 
 

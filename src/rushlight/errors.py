@@ -15,6 +15,10 @@ class GraphError(RuntimeError):
     """Differentiation is not possible as asked: freed graph, changed input, missing derivative."""
 
 
+class CompileError(RuntimeError):
+    """A step that is being recorded does something that a recording cannot repeat."""
+
+
 class FormatError(ValueError):
     """A file is not what it claims to be."""
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rushlight import _core
-from rushlight.errors import DtypeError, ShapeError
+from rushlight.errors import CompileError, DtypeError, ShapeError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Shape: TypeAlias = tuple[int, ...]
@@ -45,6 +45,15 @@ def choose_level() -> None:
 choose_level()
 
 
+def on_host(name: str) -> None:
+    """To be called before NumPy or Python touches the contents of arrays.
+
+    Raises CompileError while this thread records: a replay would not do it again.
+    """
+    if _core.recording():
+        raise CompileError(f"{name}: runs on NumPy, which a recorded step cannot repeat")
+
+
 # ---- making and copying arrays ----
 
 
@@ -54,6 +63,7 @@ def full(shape: Shape, value: float, dtype: np.dtype[Any] = FLOAT32) -> Array:
     if dtype is FLOAT32 or dtype is FLOAT64:
         call(K.fill, y, value)
     else:
+        on_host("full")
         y.fill(value)
     return y
 
@@ -61,6 +71,7 @@ def full(shape: Shape, value: float, dtype: np.dtype[Any] = FLOAT32) -> Array:
 def copy(x: Array) -> Array:
     """A contiguous copy, of any dtype."""
     if x.dtype not in KERNEL_DTYPES:
+        on_host("copy")
         return np.array(x, order="C")
     y = empty(x.shape, x.dtype)
     copy_into(y, x)
@@ -72,6 +83,7 @@ def copy_into(y: Array, x: Array) -> None:
     if x.dtype == y.dtype and x.dtype.kind == "f" and x.dtype.itemsize >= 4:
         call(K.copy, y, x)
     else:
+        on_host(f"copy from {x.dtype} to {y.dtype}")
         np.copyto(y, x, casting="unsafe")
 
 

@@ -57,7 +57,7 @@ def scaled_dot_product_attention(
     q4, k4, v4 = (_with_four_axes(x) for x in (q, k, v))
     scores_shape = (*q4.array.shape[:3], k4.array.shape[2])
     keep, bias = _mask_views(mask, scores_shape, lead, q.array)
-    out = _attention(q4, k4, v4, keep, bias, scale, is_causal)
+    out = _attention(q4, k4, v4, mask, keep, bias, scale, is_causal)
     return out if q.array.ndim == 4 else reshape(out, (*q.array.shape[:-1], v.array.shape[-1]))
 
 
@@ -99,7 +99,9 @@ def _mask_views(
         raise ShapeError(
             f"scaled_dot_product_attention: mask {mask.array.shape} does not broadcast to {full}"
         ) from None
-    view = view.reshape(shape)
+    if view.ndim != len(shape):
+        kernels.on_host("scaled_dot_product_attention: joining the batch axes of a mask")
+        view = view.reshape(shape)
     if view.dtype == np.bool_:
         return view, None
     if view.dtype != q.dtype:
@@ -113,6 +115,7 @@ def _attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    mask: Tensor | None,
     keep: Array | None,
     bias: Array | None,
     scale: float,
@@ -134,7 +137,8 @@ def _attention(
         )
 
     attrs = {"scale": scale, "causal": causal}
-    return record("attention", out, (q, k, v), vjp, saved=(q, k, v, saved_out), attrs=attrs)
+    saved = (q, k, v, saved_out) if mask is None else (q, k, v, saved_out, mask)
+    return record("attention", out, (q, k, v), vjp, saved=saved, attrs=attrs)
 
 
 def _unit_last(x: Array) -> Array:

@@ -48,7 +48,11 @@ def is_real(x: TensorBase) -> bool:
 
 
 def host(x: TensorBase, name: str) -> Array:
-    """The array of x for an operation that NumPy carries out: the one way out of the kernels."""
+    """The array of x for an operation that NumPy carries out: the one way out of the kernels.
+
+    Raises CompileError while a step is being recorded.
+    """
+    kernels.on_host(name)
     return x.array
 
 

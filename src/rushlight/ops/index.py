@@ -46,6 +46,8 @@ def _plain(index: Any) -> tuple[Any, bool]:
             if item.step is not None and item.step <= 0:
                 raise ValueError(f"getitem: the step must be positive, got {item.step}; use flip")
         plain.append(item)
+    if basic and Ellipsis not in plain:
+        plain.append(Ellipsis)  # a view even where no axis is left
     return tuple(plain), basic
 
 
@@ -59,11 +61,18 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     except IndexError as error:
         raise IndexError(f"getitem: shape {x.array.shape}: {error}") from None
     shape, kind = x.array.shape, x.array.dtype
+    items = index if isinstance(index, tuple) else (index,)
+    saved = tuple(item for item in items if isinstance(item, TensorBase))
 
     def vjp(g: Tensor) -> tuple[Partial]:
-        return (Partial(shape, kind, lambda buffer: np.add.at(buffer, plain, g.array)),)
+        return (Partial("getitem", shape, kind, g, lambda buffer: _add_at(buffer, plain, g.array)),)
 
-    return record("getitem", _pooled(out), (x,), vjp)
+    return record("getitem", _pooled(out), (x,), vjp, saved=saved)
+
+
+def _add_at(buffer: Array, index: Any, values: Array) -> None:
+    kernels.on_host("getitem")
+    np.add.at(buffer, index, values)
 
 
 def _pooled(array: Array) -> Array:
@@ -80,19 +89,16 @@ def setitem(x: Tensor, index: Any, value: TensorLike) -> None:
     if is_grad_enabled() and (x.needs_grad or value.needs_grad):
         raise GraphError(
             "setitem: assigning into a part is not differentiable; use where, masked_fill, cat or "
-            "stack, or torch-style no_grad() when no gradient is wanted"
+            "stack, or no_grad() when no gradient is wanted"
         )
     plain, basic = _plain(index)
     source = value.array
     if basic:
         place = x.array[plain]
-        if not isinstance(place, np.ndarray):
-            x.array[plain] = source
-        else:
-            kernels.broadcast("setitem", place.shape, source.shape)
-            kernels.copy_into(place, source)
+        kernels.broadcast("setitem", place.shape, source.shape)
+        kernels.copy_into(place, source)
     else:
-        x.array[plain] = source
+        host(x, "setitem")[plain] = source
     changed_in_place(x)
 
 
@@ -125,7 +131,7 @@ def embedding(index: TensorLike, weight: Tensor, padding_idx: int | None = None)
         "embedding",
         kernels.embedding(table, rows),
         (weight,),
-        lambda g: (Partial(table.shape, table.dtype, scatter(g)),),
+        lambda g: (Partial("embedding", table.shape, table.dtype, g, scatter(g)),),
         saved=(index,),
     )
 
@@ -152,9 +158,9 @@ def gather(x: TensorLike, dim: int, index: TensorLike) -> Tensor:
     shape, kind = x.array.shape, x.array.dtype
 
     def vjp(g: Tensor) -> tuple[Partial]:
-        return (Partial(shape, kind, lambda buffer: np.add.at(buffer, where, g.array)),)
+        return (Partial("gather", shape, kind, g, lambda buffer: _add_at(buffer, where, g.array)),)
 
-    return record("gather", _pooled(host(x, "gather")[where]), (x,), vjp)
+    return record("gather", _pooled(host(x, "gather")[where]), (x,), vjp, saved=(index,))
 
 
 def check_range(name: str, index: Array, size: int) -> None:

@@ -15,7 +15,7 @@ from rushlight import kernels
 from rushlight.autograd import changed_in_place, is_grad_enabled
 from rushlight.errors import GraphError, ShapeError
 from rushlight.ops import elementwise
-from rushlight.ops.convert import TensorLike, as_tensor
+from rushlight.ops.convert import TensorLike, as_tensor, host
 from rushlight.random import Generator, default_generator
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def copy_(x: Tensor, source: TensorLike) -> Tensor:
 def fill_(x: Tensor, value: float) -> Tensor:
     """One value everywhere."""
     _refuse_recorded("fill_", x)
-    x.array.fill(value) if x.array.dtype.kind != "f" else kernels.call(
+    host(x, "fill_").fill(value) if x.array.dtype.kind != "f" else kernels.call(
         kernels.K.fill, x.array, value
     )
     changed_in_place(x)

@@ -197,8 +197,11 @@ def linear_cross_entropy(
     x: (..., D).  weight: (V, D).  target: (...) class indices.  -> ().
     chunk_rows: by default what makes a million logits, but at least 128.
     The gradients are made on the way forward, while each chunk of logits is at hand.
-    Raises: ShapeError, IndexError.  Source: the chunked form of arXiv:2410.10989.
+    Raises: ShapeError, IndexError, ValueError for chunk_rows below 1.
+    Source: the chunked form of arXiv:2410.10989.
     """
+    if chunk_rows is not None and chunk_rows < 1:
+        raise ValueError(f"linear_cross_entropy: chunk_rows must be at least 1, got {chunk_rows}")
     x = contiguous(as_real(x))
     target = integer_index("linear_cross_entropy", target)
     if x.array.shape[:-1] != target.array.shape or x.array.shape[-1] != weight.array.shape[1]:
@@ -207,7 +210,7 @@ def linear_cross_entropy(
             f"target {target.array.shape}; expected (..., D), (V, D), (...)"
         )
     rows = x.array.reshape(-1, x.array.shape[-1])
-    labels = np.ascontiguousarray(target.array).reshape(-1)
+    labels = kernels.contiguous(target.array).reshape(-1)
     w, dtype = weight.array, rows.dtype
     wanted = is_grad_enabled()
     gx = kernels.empty(rows.shape, dtype) if wanted and x.needs_grad else None

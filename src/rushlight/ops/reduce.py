@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from rushlight import kernels
-from rushlight.autograd import new_tensor, record
+from rushlight.autograd import new_tensor, record, share_version
 from rushlight.dtypes import dtype as Dtype
 from rushlight.kernels import INT64, Array, Shape
 from rushlight.ops.convert import TensorLike, as_real, as_tensor, host, is_real, to_dtype
@@ -155,7 +155,10 @@ def _extreme(
         share = div(reshape(g, kept.shape), count)
         return (where(chosen, share, zero_like(g)),)
 
-    return record(name, out, (x,), vjp, saved=(x,), attrs={"dim": axes, "keepdim": keepdim})
+    attrs = {"dim": axes, "keepdim": keepdim}
+    result = record(name, out, (x,), vjp, saved=(x, value), attrs=attrs)
+    result.version = share_version(value)  # one memory, whatever its shape
+    return result
 
 
 def _extreme_along(

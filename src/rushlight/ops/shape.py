@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -193,14 +193,18 @@ def expand_as(x: Tensor, other: Tensor) -> Tensor:
 # ---- cutting: the gradients of the pieces meet again without a copy where they can ----
 
 
+Layout: TypeAlias = tuple[Shape, np.dtype[Any], tuple[int, ...]]  # shape, dtype, strides
+
+
 class Pieces(Partial):
     """Gradients of pieces of one tensor, cut by one `split`."""
 
-    __slots__ = ("cuts", "pieces", "x")
+    __slots__ = ("cuts", "pieces", "strides")
 
-    def __init__(self, x: Array, cuts: list[tuple[slice, ...]], pieces: dict[int, Tensor]) -> None:
-        super().__init__(x.shape, x.dtype)
-        self.x, self.cuts, self.pieces = x, cuts, pieces
+    def __init__(self, layout: Layout, cuts: list[tuple[slice, ...]], i: int, g: Tensor) -> None:
+        shape, dtype, self.strides = layout
+        super().__init__("split", shape, dtype, g)
+        self.cuts, self.pieces = cuts, {i: g}
 
     def add_to(self, buffer: Array) -> None:
         """Buffer += every piece at its place."""
@@ -215,6 +219,7 @@ class Pieces(Partial):
             and not self.pieces.keys() & other.pieces.keys()
         ):
             self.pieces.update(other.pieces)
+            self.sources += other.sources
             return self
         return super().merge(other)
 
@@ -227,18 +232,22 @@ class Pieces(Partial):
             whole = kernels.empty(self.shape, self.dtype)
             for i, cut in enumerate(self.cuts):
                 kernels.copy_into(whole[cut], self.pieces[i].array)
-        return new_tensor(whole)
+        return record("split_backward", whole, self.sources, None)
 
     def _common_base(self) -> Array | None:
-        """The buffer in which the pieces lie as those of x lie in x, if there is one."""
-        base = self.pieces[0].array.base
-        if not isinstance(base, np.ndarray) or base.dtype != self.dtype or base.size != self.x.size:
+        """The buffer in which the pieces lie as the parts lay in what was split, if there is one."""
+        if len(self.cuts) == 1:  # the gradient itself, which may be pending elsewhere too
             return None
-        if not base.flags.c_contiguous or min(self.x.strides) <= 0:
+        base = self.pieces[0].array.base
+        if not isinstance(base, np.ndarray) or base.dtype != self.dtype:
+            return None
+        if base.size != np.prod(self.shape, dtype=np.int64) or not base.flags.c_contiguous:
+            return None
+        if min(self.strides) <= 0:
             return None
         try:
-            whole: Array = np.ndarray(self.shape, self.dtype, base, 0, self.x.strides)
-        except (TypeError, ValueError):  # x is spread wider than the buffer
+            whole: Array = np.ndarray(self.shape, self.dtype, base, 0, self.strides)
+        except (TypeError, ValueError):  # what was split is spread wider than the buffer
             return None
         for i, cut in enumerate(self.cuts):
             piece, place = self.pieces[i].array, whole[cut]
@@ -250,8 +259,10 @@ class Pieces(Partial):
 
 
 def _cut(name: str, x: Tensor, cuts: list[tuple[slice, ...]]) -> list[Tensor]:
+    layout = x.array.shape, x.array.dtype, x.array.strides
+
     def piece(i: int) -> Tensor:
-        return record_view(name, x.array[cuts[i]], x, lambda g: (Pieces(x.array, cuts, {i: g}),))
+        return record_view(name, x.array[cuts[i]], x, lambda g: (Pieces(layout, cuts, i, g),))
 
     return [piece(i) for i in range(len(cuts))]
 
@@ -315,7 +326,9 @@ def part(x: Tensor, index: Any, name: str = "getitem") -> Tensor:
         x.array[index],
         x,
         lambda g: (
-            Partial(shape, kind, lambda buffer: kernels.accumulate(buffer[index], g.array)),
+            Partial(
+                name, shape, kind, g, lambda buffer: kernels.accumulate(buffer[index], g.array)
+            ),
         ),
     )
 
@@ -355,7 +368,7 @@ def stack(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
     dim = axis("stack", dim, len(shape) + 1)
     out = _empty((*shape[:dim], len(parts), *shape[dim:]), parts[0].array.dtype)
     for i, x in enumerate(parts):
-        place: Any = (*(slice(None),) * dim, i)
+        place: Any = (*(slice(None),) * dim, i, ...)
         kernels.copy_into(out[place], x.array)
     return record("stack", out, tuple(parts), lambda g: unbind(g, dim), attrs={"dim": dim})
 
