@@ -110,7 +110,7 @@ def test_deep_graph(length):
 FUNCTIONS = {
     "mul": lambda x: x * 2,
     "exp": rl.exp,
-    "softmax": lambda x: F.softmax(x) * rl.arange(4.0),
+    "softmax": lambda x: F.softmax(x, -1) * rl.arange(4.0),
     "norm": lambda x: F.layer_norm(x, (4,)) * rl.arange(4.0),
     "linear": lambda x: F.linear(x, rl.ones(2, 4)),
     "getitem": lambda x: x[1:],
@@ -310,7 +310,11 @@ def test_graphs_die_with_their_loss():
     try:
         x = leaf(4)
         y = x.exp()
-        watch = [weakref.ref(y), weakref.ref(y.grad_fn), weakref.ref(F.softmax(y).tanh().grad_fn)]
+        watch = [
+            weakref.ref(y),
+            weakref.ref(y.grad_fn),
+            weakref.ref(F.softmax(y, -1).tanh().grad_fn),
+        ]
         loss = (y * 2).sum()
         del y
         assert watch[0]() is None or watch[1]() is not None

@@ -132,7 +132,7 @@ def test_sizes_zero_and_one():
     for n in (0, 1):
         x = rl.randn(n, n, requires_grad=True)
         w = rl.randn(n, n, requires_grad=True)
-        y = F.layer_norm(F.softmax(F.gelu(F.linear(x, w))), (n,))
+        y = F.layer_norm(F.softmax(F.gelu(F.linear(x, w)), -1), (n,))
         y = F.dropout(F.rms_norm(y, (n,)) + rl.cat([x, x])[:n].tanh(), 0.5)
         (y @ y.T).sum().backward()
         assert x.grad.shape == (n, n)

@@ -9,7 +9,7 @@ from rushlight.autograd import (
     no_grad,
     set_grad_enabled,
 )
-from rushlight.compat import autocast
+from rushlight.compat import autocast, cuda, device
 from rushlight.creation import (
     arange,
     empty,
@@ -68,3 +68,5 @@ from rushlight.random import (
 )
 from rushlight.tensor import Size, Tensor
 from rushlight.version import __version__
+
+bool, float, int = bool_, float32, int32

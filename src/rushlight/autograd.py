@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rushlight import kernels
-from rushlight.errors import GraphError, ShapeError
+from rushlight.errors import DtypeError, GraphError, ShapeError
 from rushlight.kernels import Array, Shape
 
 if TYPE_CHECKING:
@@ -340,6 +340,9 @@ def backward(
                 "pass gradient="
             )
         gradient = new_tensor(kernels.full(root.array.shape, 1.0, root.array.dtype))
+    elif not isinstance(gradient, TensorBase) or gradient.array.dtype != root.array.dtype:
+        kind = gradient.array.dtype if isinstance(gradient, TensorBase) else type(gradient)
+        raise DtypeError(f"backward: gradient is {kind}, expected a {root.array.dtype} tensor")
     elif gradient.array.shape != root.array.shape:
         raise ShapeError(
             f"backward: gradient has shape {gradient.array.shape}, expected {root.array.shape}"

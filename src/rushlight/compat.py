@@ -6,6 +6,32 @@ from rushlight.dtypes import bfloat16, dtype
 from rushlight.errors import DeviceError
 
 
+class device(str):
+    """Where tensors are: always "cpu".  Raises DeviceError for another device."""
+
+    __slots__ = ()
+
+    def __new__(cls, name: str = "cpu") -> device:
+        """From "cpu" or "cpu:0"."""
+        if str(name).partition(":")[0] != "cpu":
+            raise DeviceError(f"device {name!r}: Rushlight runs on the CPU only")
+        return super().__new__(cls, "cpu")
+
+    @property
+    def type(self) -> str:
+        """The kind of device."""
+        return "cpu"
+
+
+class cuda:
+    """What scripts ask before they choose a device."""
+
+    @staticmethod
+    def is_available() -> bool:
+        """No."""
+        return False
+
+
 class autocast:
     """Mixed precision for a `with` block; only enabled=False is supported so far.
 

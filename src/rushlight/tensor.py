@@ -9,6 +9,7 @@ import numpy as np
 
 from rushlight import autograd, dtypes, kernels, ops, printing
 from rushlight.autograd import TensorBase, alias, changed_in_place
+from rushlight.compat import device
 from rushlight.errors import DeviceError, DtypeError, GraphError, ShapeError
 from rushlight.kernels import Array
 from rushlight.ops.convert import host
@@ -54,9 +55,9 @@ class Tensor(TensorBase):
         return dtypes.from_numpy(self.array.dtype)
 
     @property
-    def device(self) -> str:
+    def device(self) -> device:
         """Always the CPU."""
-        return "cpu"
+        return device("cpu")
 
     @property
     def requires_grad(self) -> bool:
@@ -186,7 +187,8 @@ class Tensor(TensorBase):
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self.node is not None:
             raise GraphError("deepcopy: only leaves can be copied; use .detach().clone()")
-        copied = type(self)(kernels.copy(self.array))
+        copied = object.__new__(type(self))
+        TensorBase.__init__(copied, kernels.copy(self.array))
         copied.needs_grad = self.needs_grad
         copied.__dict__.update(self.__dict__)
         memo[id(self)] = copied
@@ -251,9 +253,12 @@ class Tensor(TensorBase):
     __le__ = le = ops.le
     __gt__ = gt = ops.gt
     __ge__ = ge = ops.ge
-    __and__ = __rand__ = logical_and = ops.logical_and
-    __or__ = __ror__ = logical_or = ops.logical_or
-    __invert__ = logical_not = ops.logical_not
+    __and__ = __rand__ = bitwise_and = ops.bitwise_and
+    __or__ = __ror__ = bitwise_or = ops.bitwise_or
+    __xor__ = __rxor__ = bitwise_xor = ops.bitwise_xor
+    __invert__ = bitwise_not = ops.bitwise_not
+    logical_and, logical_or = ops.logical_and, ops.logical_or
+    logical_not = ops.logical_not
     __getitem__ = ops.getitem
     __setitem__ = ops.setitem
     __iadd__ = add_ = ops.add_

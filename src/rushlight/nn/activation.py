@@ -1,4 +1,7 @@
-"""Activations as modules; each calls the function of its name."""
+"""Activations as modules; each calls the function of its name.
+
+inplace is taken for the sake of PyTorch's scripts and changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,10 @@ from rushlight.tensor import Tensor
 class ReLU(Module):
     """max(x, 0)."""
 
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
     def forward(self, x: Tensor) -> Tensor:
         """See `relu`."""
         return ops.relu(x)
@@ -17,6 +24,10 @@ class ReLU(Module):
 
 class SiLU(Module):
     """X * sigmoid(x)."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
         """See `silu`."""
@@ -58,7 +69,7 @@ class Tanh(Module):
 class Softmax(Module):
     """Softmax along an axis."""
 
-    def __init__(self, dim: int = -1) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = dim
 
@@ -70,7 +81,7 @@ class Softmax(Module):
 class LogSoftmax(Module):
     """Logarithm of softmax along an axis."""
 
-    def __init__(self, dim: int = -1) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = dim
 

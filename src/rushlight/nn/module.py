@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rushlight.autograd import changed_in_place
-from rushlight.dtypes import dtype, float32, float64
-from rushlight.errors import DeviceError
-from rushlight.kernels import copy, copy_into
+from rushlight.dtypes import float32, float64
+from rushlight.errors import DtypeError
+from rushlight.kernels import FLOAT32, FLOAT64, contiguous, copy_into
 from rushlight.ops.convert import as_tensor, to_dtype
+from rushlight.ops.shape import conversion
 from rushlight.tensor import Tensor
 
 
@@ -19,18 +20,24 @@ class Parameter(Tensor):
     __slots__ = ()
 
     def __init__(self, data: Any, requires_grad: bool = True) -> None:
-        super().__init__(as_tensor(data).array)
+        super().__init__(contiguous(as_tensor(data).array))
         self.requires_grad = requires_grad
 
 
 class Buffer(Tensor):
     """A tensor that belongs to a module's state but is not trained."""
 
-    __slots__ = ("persistent",)
+    __slots__ = ()
 
     def __init__(self, data: Any, *, persistent: bool = True) -> None:
         super().__init__(as_tensor(data).array)
         self.persistent = persistent
+
+
+class _Transient(Buffer):
+    """The kind of a buffer that stays out of the state dict."""
+
+    __slots__ = ()
 
 
 class LoadResult(NamedTuple):
@@ -47,11 +54,10 @@ class Module:
     """
 
     training: bool
-    _members: dict[str, type]  # of which kind the attribute of a name is: Parameter, Buffer, Module
-    _transient: set[str]  # buffers outside the state dict
+    _members: dict[str, type]  # of which kind the attribute of a name is: one of _KINDS
 
     def __init__(self) -> None:
-        self.__dict__.update(_members={}, _transient=set(), training=True)
+        self.__dict__.update(_members={}, training=True)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; every subclass writes its own."""
@@ -65,13 +71,20 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = next((kind for kind in _KINDS if isinstance(value, kind)), None)
+        if isinstance(value, Buffer) and not value.persistent:
+            kind = _Transient
         known = self.__dict__.get("_members", {}).get(name)
         if kind is not None:
             self._register(name, value, kind)
-        elif known and value is not None and not (known is Buffer and isinstance(value, Tensor)):
+        elif known and value is not None and not _fits(value, known):
             raise TypeError(f"{name!r} is a {known.__name__}; got {type(value).__name__}")
         else:
             object.__setattr__(self, name, value)
+
+    def __copy__(self) -> Module:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__, _members=dict(self._members))
+        return twin
 
     def __delattr__(self, name: str) -> None:
         object.__delattr__(self, name)
@@ -81,8 +94,13 @@ class Module:
         if "_members" not in self.__dict__:
             raise AttributeError(f"call super().__init__() before assigning {name!r}")
         shadowed = getattr(type(self), name, None)
-        if name == "" or "." in name or callable(shadowed) or isinstance(shadowed, property):
+        reserved = callable(shadowed) or isinstance(shadowed, property) or name in _RESERVED
+        if reserved or name == "" or "." in name:
             raise KeyError(f"{type(self).__name__} cannot have a member named {name!r}")
+        if value is not None and not _fits(value, kind):
+            raise TypeError(f"{name!r} is a {kind.__name__}; got {type(value).__name__}")
+        if value is self:
+            raise ValueError(f"{name!r}: a module cannot be its own child")
         self._members[name] = kind
         self.__dict__[name] = value
 
@@ -92,7 +110,7 @@ class Module:
         return {
             name: own[name]
             for name, its_kind in self._members.items()
-            if its_kind is kind and own[name] is not None
+            if issubclass(its_kind, kind) and own[name] is not None
         }
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
@@ -101,8 +119,7 @@ class Module:
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a buffer; one that is not persistent stays out of the state dict."""
-        self._register(name, tensor, Buffer)
-        (self._transient.discard if persistent else self._transient.add)(name)
+        self._register(name, tensor, Buffer if persistent else _Transient)
 
     def register_module(self, name: str, module: Module | None) -> None:
         """Add a child module under a name."""
@@ -186,7 +203,7 @@ class Module:
             for name, parameter in module._of(Parameter).items():
                 yield prefix + name, parameter
             for name, buffer in module._of(Buffer).items():
-                if name not in module._transient and getattr(buffer, "persistent", True):
+                if module._members[name] is Buffer:
                     yield prefix + name, buffer
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -252,18 +269,15 @@ class Module:
 
     def to(self, *args: Any, **kwargs: Any) -> Module:
         """Convert floating-point parameters and buffers to a dtype, in place."""
-        for wanted in (*args, *kwargs.values()):
-            if isinstance(wanted, dtype):
-                self._convert(wanted)
-            elif isinstance(wanted, str) and wanted != "cpu":
-                raise DeviceError(f"to: device {wanted!r}: Rushlight runs on the CPU only")
-        return self
-
-    def _convert(self, wanted: dtype) -> None:
-        for _, tensor in self._state():
-            if tensor.dtype.is_floating_point:
-                tensor.array = copy(to_dtype(tensor.detach(), wanted.numpy).array)
+        wanted = conversion("to", args, kwargs)
+        if wanted is not None and wanted not in (FLOAT32, FLOAT64):
+            raise DtypeError(f"to: a module computes in float32 or float64, not in {wanted}")
+        for tensor in (*self.parameters(), *self.buffers()):
+            own = tensor.array.dtype
+            if wanted is not None and own.kind == "f" and own != wanted:
+                tensor.array = to_dtype(tensor.detach(), wanted).array
                 tensor.grad = None
+        return self
 
     def float(self) -> Module:
         """Convert to float32."""
@@ -291,6 +305,11 @@ class Module:
 
 
 _KINDS = (Parameter, Module, Buffer)
+_RESERVED = ("training", "_members")
+
+
+def _fits(value: Any, kind: type) -> bool:
+    return isinstance(value, Tensor if issubclass(kind, Buffer) else kind)
 
 
 def _load_report(name: str, missing: list[str], unexpected: list[str], wrong: list[str]) -> str:

@@ -6,6 +6,10 @@ from rushlight.ops.dropout import dropout
 from rushlight.ops.elementwise import (
     abs,
     add,
+    bitwise_and,
+    bitwise_not,
+    bitwise_or,
+    bitwise_xor,
     clamp,
     cos,
     div,

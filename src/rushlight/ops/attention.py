@@ -203,7 +203,7 @@ def _composed(
     blind = new_tensor(
         np.asarray(np.isneginf(host(scores, "scaled_dot_product_attention")).all(-1, keepdims=True))
     )
-    weights = softmax(masked_fill(scores, blind, 0.0))
+    weights = softmax(masked_fill(scores, blind, 0.0), -1)
     weights = masked_fill(weights, blind, 0.0)
     return matmul(dropout(weights, dropout_p), v)
 

@@ -24,6 +24,7 @@ def as_tensor(x: TensorLike) -> Tensor:
     if isinstance(x, TensorBase):
         return x
     if isinstance(x, np.ndarray):
+        from_numpy(x.dtype)
         return new_tensor(x)
     array = np.asarray(x)
     if array.dtype == FLOAT64:

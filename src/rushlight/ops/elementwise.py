@@ -413,6 +413,22 @@ logical_and = _comparison("logical_and", np.logical_and)
 logical_or = _comparison("logical_or", np.logical_or)
 
 
+def _bitwise(name: str, function: Callable[..., Any]) -> Callable[..., Tensor]:
+    def run(x: TensorLike, *others: TensorLike) -> Tensor:
+        operands: tuple[Tensor, ...] = pair(x, *others) if others else (as_tensor(x),)
+        return _on_integers(name, function, *operands)
+
+    run.__name__ = name
+    run.__doc__ = f"Element-wise {name} of integers, or of booleans."
+    return run
+
+
+bitwise_and = _bitwise("bitwise_and", np.bitwise_and)
+bitwise_or = _bitwise("bitwise_or", np.bitwise_or)
+bitwise_xor = _bitwise("bitwise_xor", np.bitwise_xor)
+bitwise_not = _bitwise("bitwise_not", np.invert)
+
+
 def _predicate(name: str, function: Callable[..., Any]) -> Callable[[TensorLike], Tensor]:
     def run(x: TensorLike) -> Tensor:
         return new_tensor(np.asarray(function(host(as_tensor(x), name))))

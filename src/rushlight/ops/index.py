@@ -21,7 +21,7 @@ from rushlight.autograd import (
 from rushlight.errors import DtypeError, GraphError, ShapeError
 from rushlight.kernels import INT64, Array
 from rushlight.ops.convert import TensorLike, as_tensor, host, to_dtype
-from rushlight.ops.shape import axis, part
+from rushlight.ops.shape import axis, cut_axis, part
 
 if TYPE_CHECKING:
     from rushlight.tensor import Tensor
@@ -139,7 +139,7 @@ def embedding(index: TensorLike, weight: Tensor, padding_idx: int | None = None)
 def gather(x: TensorLike, dim: int, index: TensorLike) -> Tensor:
     """out[i][j] = x[index[i][j]][j] for dim 0 and so on; index has x's rank."""
     x, index = as_tensor(x), integer_index("gather", index)
-    dim = axis("gather", dim, x.array.ndim)
+    dim = cut_axis("gather", x, dim)
     chosen = index.array
     if chosen.ndim != x.array.ndim:
         raise ShapeError(f"gather: index {chosen.shape} and input {x.array.shape} differ in rank")
@@ -175,7 +175,7 @@ def check_range(name: str, index: Array, size: int) -> None:
 def index_select(x: TensorLike, dim: int, index: TensorLike) -> Tensor:
     """Slices of an axis in the order of a 1-D index."""
     x, index = as_tensor(x), integer_index("index_select", index)
-    dim = axis("index_select", dim, x.array.ndim)
+    dim = cut_axis("index_select", x, dim)
     if index.array.ndim != 1:
         raise ShapeError(f"index_select: index has shape {index.array.shape}, expected one axis")
     check_range("index_select", index.array, x.array.shape[dim])

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rushlight import kernels
-from rushlight.autograd import changed_in_place, is_grad_enabled
-from rushlight.errors import GraphError, ShapeError
+from rushlight.autograd import changed_in_place, is_grad_enabled, new_tensor, share_version
+from rushlight.errors import DtypeError, GraphError, ShapeError
 from rushlight.ops import elementwise
 from rushlight.ops.convert import TensorLike, as_tensor, host
 from rushlight.random import Generator, default_generator
@@ -42,7 +42,12 @@ def _write(name: str, x: Tensor, value: Tensor) -> Tensor:
 
 def _in_place(name: str, operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def run(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return _write(name, x, operation(x, *args, **kwargs))
+        before = new_tensor(x.array)  # not x, whose node would hold x itself
+        before.node, before.needs_grad, before.version = x.node, x.needs_grad, share_version(x)
+        value = operation(before, *args, **kwargs)
+        if value.array.dtype.kind == "f" and x.array.dtype.kind != "f":
+            raise DtypeError(f"{name}: {value.array.dtype} does not fit into {x.array.dtype}")
+        return _write(name, x, value)
 
     run.__name__ = name
     run.__doc__ = f"`{name[:-1]}`, in place."

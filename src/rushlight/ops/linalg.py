@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +36,7 @@ _ACTIVATION_BACKWARD = {
 
 def _rows(x: Array) -> Array:
     """(..., D) as (R, D)."""
-    return x if x.ndim == 2 else kernels.contiguous(x).reshape(-1, x.shape[-1])
+    return x if x.ndim == 2 else kernels.contiguous(x).reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def linear(
@@ -109,7 +110,8 @@ def linear_backward(
 
 def _gx_vjp(h: Tensor, g: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Of gx = g W."""
-    flat = reshape(g, (-1, g.array.shape[-1])), reshape(h, (-1, h.array.shape[-1]))
+    rows = math.prod(g.array.shape[:-1])
+    flat = reshape(g, (rows, g.array.shape[-1])), reshape(h, (rows, h.array.shape[-1]))
     return linear(h, weight), matmul(transpose(flat[0], 0, 1), flat[1])
 
 
@@ -138,7 +140,8 @@ def matmul(x: TensorLike, y: TensorLike) -> Tensor:
     if not is_real(x):
         return new_tensor(np.matmul(host(x, "matmul"), host(y, "matmul")))
     if y.array.ndim == 2 and x.array.ndim > 2:  # one large product instead of a batch of small ones
-        flat = matmul(reshape(x, (-1, x.array.shape[-1])), y)
+        rows = math.prod(x.array.shape[:-1])
+        flat = matmul(reshape(x, (rows, x.array.shape[-1])), y)
         return reshape(flat, (*x.array.shape[:-1], y.array.shape[-1]))
     product = kernels.empty((*batch, x.array.shape[-2], y.array.shape[-1]), x.array.dtype)
     kernels.gemm(product, x.array, y.array)

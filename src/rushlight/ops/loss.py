@@ -46,7 +46,8 @@ def _class_rows(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         return unsqueeze(x, 0), unsqueeze(target, 0)
     if len(shape) > 2:
         x = permute(x, (0, *range(2, len(shape)), 1))
-        return reshape(x, (-1, shape[1])), reshape(target, (-1,))
+        rows = target.array.size
+        return reshape(x, (rows, shape[1])), reshape(target, (rows,))
     return x, target
 
 
@@ -209,7 +210,7 @@ def linear_cross_entropy(
             f"linear_cross_entropy: input {x.array.shape}, weight {weight.array.shape}, "
             f"target {target.array.shape}; expected (..., D), (V, D), (...)"
         )
-    rows = x.array.reshape(-1, x.array.shape[-1])
+    rows = x.array.reshape(target.array.size, x.array.shape[-1])
     labels = kernels.contiguous(target.array).reshape(-1)
     w, dtype = weight.array, rows.dtype
     wanted = is_grad_enabled()

@@ -45,7 +45,7 @@ def axes_of(name: str, dim: Dim, ndim: int) -> tuple[int, ...]:
     axes = tuple(axis(name, d, ndim) for d in listed)
     if len(set(axes)) != len(axes):
         raise ValueError(f"{name}: an axis appears twice in dim={dim}")
-    return axes
+    return axes if ndim else ()
 
 
 def _dropped(shape: Shape, axes: Sequence[int]) -> Shape:
@@ -107,10 +107,25 @@ def std(x: TensorLike, dim: Dim = None, correction: int = 1, keepdim: bool = Fal
 
 
 def norm(x: TensorLike, p: float = 2, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Euclidean norm over axes.  Raises ValueError for p other than 2."""
+    """Euclidean norm over axes; its gradient at 0 is 0.  Raises ValueError for p other than 2."""
     if p not in (2, 2.0, "fro"):
         raise ValueError(f"norm: p={p} is not supported, only 2; write it with abs, pow and sum")
-    return sqrt(sum(square(as_real(x)), dim, keepdim))
+    x = as_real(x)
+    axes = axes_of("norm", dim, x.array.ndim)
+    kept = kernels.sqrt(kernels.sum_axes(kernels.mul(x.array, x.array), axes))
+    out = kept if keepdim else kept.reshape(_dropped(x.array.shape, axes))
+    value = new_tensor(kept)
+
+    def vjp(g: Tensor) -> tuple[Tensor]:  # x / |x|, and 0 at 0
+        return (mul(x, div(reshape(g, kept.shape), maximum(value, 1e-30))),)
+
+    return _of_saved(value, record("norm", out, (x,), vjp, saved=(x, value)))
+
+
+def _of_saved(value: Tensor, result: Tensor) -> Tensor:
+    """The result, which is a saved value in another shape: to change it is to change that."""
+    result.version = share_version(value)
+    return result
 
 
 # ---- largest and smallest ----
@@ -156,9 +171,7 @@ def _extreme(
         return (where(chosen, share, zero_like(g)),)
 
     attrs = {"dim": axes, "keepdim": keepdim}
-    result = record(name, out, (x,), vjp, saved=(x, value), attrs=attrs)
-    result.version = share_version(value)  # one memory, whatever its shape
-    return result
+    return _of_saved(value, record(name, out, (x,), vjp, saved=(x, value), attrs=attrs))
 
 
 def _extreme_along(
@@ -210,8 +223,8 @@ def _index_of(
 ) -> Tensor:
     if dim is not None:
         dim = axis(name, dim, x.array.ndim)
-    if x.array.size == 0:
-        raise IndexError(f"{name}: shape {x.array.shape} has no elements")
+    if (x.array.size if dim is None or x.array.ndim == 0 else x.array.shape[dim]) == 0:
+        raise IndexError(f"{name}: shape {x.array.shape} has no elements along dim {dim}")
     if x.array.ndim == 0:
         return new_tensor(np.zeros((), np.int64))
     return new_tensor(np.asarray(function(host(x, name), axis=dim, keepdims=keepdim)))

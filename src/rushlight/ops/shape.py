@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from rushlight import dtypes, kernels
-from rushlight.autograd import Partial, new_tensor, record, record_view
+from rushlight.autograd import Partial, TensorBase, new_tensor, record, record_view
 from rushlight.dtypes import dtype
-from rushlight.errors import DeviceError, ShapeError
+from rushlight.errors import DeviceError, DtypeError, ShapeError
 from rushlight.kernels import Array, Shape
 from rushlight.ops.convert import TensorLike, as_tensor, host, is_real, promoted, to_dtype
 from rushlight.ops.elementwise import sum_to, where, zero_like
@@ -29,6 +29,13 @@ def axis(name: str, dim: int, ndim: int) -> int:
     if not -size <= dim < size:
         raise IndexError(f"{name}: dim {dim} is out of range for {ndim} axes")
     return dim % size
+
+
+def cut_axis(name: str, x: Tensor, dim: int) -> int:
+    """Dim as an axis of x that can be cut up or joined.  Raises ShapeError where x has none."""
+    if x.array.ndim == 0:
+        raise ShapeError(f"{name}: expected a tensor with axes, shape is ()")
+    return axis(name, dim, x.array.ndim)
 
 
 def sizes(size: tuple[Any, ...]) -> Shape:
@@ -235,7 +242,7 @@ class Pieces(Partial):
         return record("split_backward", whole, self.sources, None)
 
     def _common_base(self) -> Array | None:
-        """The buffer in which the pieces lie as the parts lay in what was split, if there is one."""
+        """The buffer in which the pieces lie as the parts lie in the whole, if there is one."""
         if len(self.cuts) == 1:  # the gradient itself, which may be pending elsewhere too
             return None
         base = self.pieces[0].array.base
@@ -270,7 +277,7 @@ def _cut(name: str, x: Tensor, cuts: list[tuple[slice, ...]]) -> list[Tensor]:
 def split(x: TensorLike, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Views of consecutive parts of an axis: of one size (the last may be smaller), or of many."""
     x = as_tensor(x)
-    dim = axis("split", dim, x.array.ndim)
+    dim = cut_axis("split", x, dim)
     length = x.array.shape[dim]
     if isinstance(split_size, int):
         if split_size <= 0:
@@ -293,14 +300,14 @@ def chunk(x: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     x = as_tensor(x)
     if chunks <= 0:
         raise ValueError(f"chunk: the number of chunks must be positive, got {chunks}")
-    length = x.array.shape[axis("chunk", dim, x.array.ndim)]
+    length = x.array.shape[cut_axis("chunk", x, dim)]
     return split(x, max(-(-length // chunks), 1), dim)
 
 
 def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:
     """A view per index of an axis, without that axis."""
     x = as_tensor(x)
-    dim = axis("unbind", dim, x.array.ndim)
+    dim = cut_axis("unbind", x, dim)
     if x.array.shape[dim] == 0:
         return ()
     return tuple(squeeze(piece, dim) for piece in split(x, 1, dim))
@@ -309,7 +316,7 @@ def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:
 def narrow(x: TensorLike, dim: int, start: int, length: int) -> Tensor:
     """A view of `length` indices of an axis from `start` on."""
     x = as_tensor(x)
-    dim = axis("narrow", dim, x.array.ndim)
+    dim = cut_axis("narrow", x, dim)
     if start < 0 or length < 0 or start + length > x.array.shape[dim]:
         raise IndexError(
             f"narrow: [{start}, {start + length}) lies outside axis {dim} of {x.array.shape}"
@@ -339,7 +346,7 @@ def part(x: Tensor, index: Any, name: str = "getitem") -> Tensor:
 def cat(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
     """Tensors one behind the other along an axis; all other sizes must agree."""
     parts = _one_dtype("cat", tensors)
-    dim = axis("cat", dim, parts[0].array.ndim)
+    dim = cut_axis("cat", parts[0], dim)
     shape = list(parts[0].array.shape)
     for x in parts[1:]:
         other = x.array.shape
@@ -439,14 +446,32 @@ def _triangle(name: str, triangle: Callable[..., Array], x: TensorLike, diagonal
 
 def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """X in another dtype; devices other than the CPU are refused."""
+    wanted = conversion("to", args, kwargs)
+    return x if wanted is None else to_dtype(x, wanted)
+
+
+def conversion(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> np.dtype[Any] | None:
+    """The dtype among the arguments of `to`, if there is one.
+
+    Raises DeviceError for a device other than the CPU, TypeError for what is neither.
+    """
+    unknown = set(kwargs) - {"dtype", "device", "other", "copy", "non_blocking"}
+    if unknown:
+        raise TypeError(f"{name}: unknown arguments {sorted(unknown)}")
+    found: np.dtype[Any] | None = None
     for wanted in (*args, *kwargs.values()):
         if isinstance(wanted, dtype):
-            x = to_dtype(x, wanted.numpy)
-        elif isinstance(wanted, str) and wanted != "cpu":
-            raise DeviceError(f"to: device {wanted!r}: Rushlight runs on the CPU only")
-        elif hasattr(wanted, "array"):
-            x = to_dtype(x, wanted.array.dtype)
-    return x
+            found = wanted.numpy
+        elif isinstance(wanted, TensorBase):
+            found = wanted.array.dtype
+        elif isinstance(wanted, str):
+            if wanted.partition(":")[0] != "cpu":
+                raise DeviceError(f"{name}: device {wanted!r}: Rushlight runs on the CPU only")
+        elif not (wanted is None or isinstance(wanted, bool)):
+            raise TypeError(f"{name}: expected a dtype or a device, got {wanted!r}")
+    if found == np.uint16:
+        raise DtypeError(f"{name}: conversion to bfloat16 is not supported yet")
+    return found
 
 
 def type_as(x: Tensor, other: Tensor) -> Tensor:

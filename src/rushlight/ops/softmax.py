@@ -26,7 +26,7 @@ def _along(name: str, rows: Callable[[Tensor], Tensor], x: TensorLike, dim: int)
     return transpose(rows(contiguous(transpose(x, dim, last))), dim, last)
 
 
-def softmax(x: TensorLike, dim: int = -1) -> Tensor:
+def softmax(x: TensorLike, dim: int) -> Tensor:
     """exp(x) / sum(exp(x)) along dim.  (...) -> (...)."""
     return _along("softmax", _softmax_rows, x, dim)
 
@@ -41,7 +41,7 @@ def _softmax_backward(g: Tensor, y: Tensor) -> Tensor:
     return record("softmax_backward", out, (g, y), None)
 
 
-def log_softmax(x: TensorLike, dim: int = -1) -> Tensor:
+def log_softmax(x: TensorLike, dim: int) -> Tensor:
     """X - log(sum(exp(x))) along dim.  (...) -> (...)."""
     return _along("log_softmax", _log_softmax_rows, x, dim)
 

@@ -48,9 +48,14 @@ class Optimizer:
         for p in params:
             if not isinstance(p, Tensor) or not p.is_leaf:
                 raise ValueError(f"an optimizer takes leaf tensors, got {type(p).__name__}")
-            if p in self.state:
+            if p.array.dtype not in (kernels.FLOAT32, kernels.FLOAT64):
+                raise ValueError(f"a parameter of {p.dtype}: only float32 and float64 are trained")
+            if p in self.state or [q is p for q in params].count(True) > 1:
                 raise ValueError("a parameter appears twice")
-            self.state[p] = self.make_state(p, {**self.defaults, **group})
+        named = [name for name in names if name is not None]
+        if len(set(named)) != len(named):
+            raise ValueError("two parameters have one name")
+        self.state.update({p: self.make_state(p, {**self.defaults, **group}) for p in params})
         if any(name is not None for name in names):
             names = [
                 str(n) if n is not None else f"{len(self.param_groups)}.{i}"
@@ -99,6 +104,7 @@ class Optimizer:
 
     def _step(self, group: Group, params: list[Tensor]) -> None:
         if group["foreach"] is False:
+            kernels.on_host("step(foreach=False)")
             for p in params:
                 assert p.grad is not None
                 state = {name: value.array for name, value in self.state[p].items()}
@@ -150,10 +156,10 @@ class Optimizer:
                 odd = sorted(set(group["params"]) ^ set(keys)) or "their order"
                 raise ValueError(f"group {index}: the parameters differ from the saved ones: {odd}")
             for key, p in zip(keys, params, strict=True):
-                self._check_state(key, saved[key], self.state[p])
+                self._check_state(key, saved.get(key, {}), self.state[p])
         for index, group in enumerate(groups):
             own = self.param_groups[index]
-            own.update({k: v for k, v in group.items() if k != "params"})
+            own.update({k: v for k, v in group.items() if k in self.defaults})
             for key, p in zip(self._keys(index), own["params"], strict=True):
                 for name, value in self.state[p].items():
                     kernels.copy_into(value.array, as_tensor(saved[key][name]).array)
