@@ -195,7 +195,7 @@ rl_status rl_adam(rl_ctx *ctx, rl_list *p, const rl_list *g, rl_list *m, rl_list
 rl_status rl_sgd(rl_ctx *ctx, rl_list *p, const rl_list *g, rl_list *buffer, rl_list *step, const rl_real *lr, double momentum,
                  double dampening, double weight_decay, int64_t nesterov, int64_t maximize);
 /* norm[0] = sqrt(sum of squares over all views), added up in float64; then every g *= max_norm / (norm + 1e-6) if that is below 1.
- * max_norm < 0 only measures.  A NaN norm changes nothing. */
+ * max_norm < 0 only measures.  A norm that is not finite changes nothing. */
 rl_status rl_clip_grad_norm(rl_ctx *ctx, rl_real *norm, rl_list *g, double max_norm);
 
 /* ---- random numbers: Philox 4x32-10; state (2,) = seed, offset; a call advances the offset by the blocks of four words it used
