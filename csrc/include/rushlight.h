@@ -198,8 +198,9 @@ rl_status rl_sgd(rl_ctx *ctx, rl_list *p, const rl_list *g, rl_list *buffer, rl_
  * max_norm < 0 only measures.  A norm that is not finite changes nothing. */
 rl_status rl_clip_grad_norm(rl_ctx *ctx, rl_real *norm, rl_list *g, double max_norm);
 
-/* ---- random numbers: Philox 4x32-10; state (2,) = seed, offset; a call advances the offset by the blocks of four words it used
- * ------------- */
+/* ---- random numbers: Philox 4x32-10 --------------------------------------------------------------------------------------------- */
+
+/* state (2,) = seed, offset; a call advances the offset by the blocks of four words it used. */
 /* Number i of a call depends on seed, offset and i only, never on the number of threads.  y contiguous. */
 
 /* uniform in [low, high): 24 (float32) or 53 (float64) random bits */

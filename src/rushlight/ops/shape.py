@@ -328,16 +328,14 @@ def narrow(x: TensorLike, dim: int, start: int, length: int) -> Tensor:
 def part(x: Tensor, index: Any, name: str = "getitem") -> Tensor:
     """The view x[index] of a basic index; its gradient is added at its place."""
     shape, kind = x.array.shape, x.array.dtype
-    return record_view(
-        name,
-        x.array[index],
-        x,
-        lambda g: (
-            Partial(
-                name, shape, kind, g, lambda buffer: kernels.accumulate(buffer[index], g.array)
-            ),
-        ),
-    )
+
+    def vjp(g: Tensor) -> tuple[Partial]:
+        def add(buffer: Array) -> None:
+            kernels.accumulate(buffer[index], g.array)
+
+        return (Partial(name, shape, kind, g, add),)
+
+    return record_view(name, x.array[index], x, vjp)
 
 
 # ---- joining ----
