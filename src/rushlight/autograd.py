@@ -265,9 +265,9 @@ def record(
             if x is not None and x.needs_grad:
                 result.node = Node(name, tuple(map(edge, inputs)), vjp, saved, attrs)
                 result.needs_grad = True
-                for x in saved:
-                    if x.array is out:  # a saved output: changing the result changes it
-                        result.version = share_version(x)
+                for kept in saved:
+                    if kept.array is out:  # a saved output: changing the result changes it
+                        result.version = share_version(kept)
                 break
     return result
 

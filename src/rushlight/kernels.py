@@ -7,6 +7,7 @@ shapes, dtypes and indices themselves and raise with their name.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -161,6 +162,7 @@ add, sub, mul, div = _binary("add"), _binary("sub"), _binary("mul"), _binary("di
 power, maximum, minimum = _binary("pow"), _binary("maximum"), _binary("minimum")
 
 
+@functools.lru_cache(1024)
 def broadcast(name: str, *shapes: Shape) -> Shape:
     """The common shape under NumPy's rules.  Raises ShapeError naming the operation."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ class Size(tuple[int, ...]):
 
     def numel(self) -> int:
         """The product of the sizes."""
-        return int(np.prod(self, dtype=np.int64))
+        return math.prod(self)
 
     def __repr__(self) -> str:
         return f"rushlight.Size({list(self)})"

@@ -82,7 +82,7 @@ def _with_four_axes(x: Tensor) -> Tensor:
         return x
     shape = x.array.shape
     heads = shape[-3] if len(shape) >= 3 else 1
-    batch = int(np.prod(shape[:-3], dtype=np.int64))
+    batch = math.prod(shape[:-3])
     return reshape(x, (batch, heads, *shape[-2:]))
 
 

@@ -6,6 +6,7 @@ NumPy; repeated indices add up in the gradient.
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,22 +34,25 @@ def _plain(index: Any) -> tuple[Any, bool]:
     plain: list[Any] = []
     basic = True
     for item in items:
-        if isinstance(item, TensorBase):
-            item = item.array
-        if isinstance(item, np.ndarray) and item.ndim == 0 and item.dtype.kind in "iu":
-            item = int(item)
-        if isinstance(item, bool | list | np.ndarray):
-            basic = False
         if isinstance(item, slice):
-            item = slice(
-                *(None if n is None else int(n) for n in (item.start, item.stop, item.step))
-            )
+            item = slice(_bound(item.start), _bound(item.stop), _bound(item.step))
             if item.step is not None and item.step <= 0:
-                raise ValueError(f"getitem: the step must be positive, got {item.step}; use flip")
+                raise ValueError(f"getitem: the step must be positive, got {item.step}")
+        elif item is not None and item is not Ellipsis:
+            if isinstance(item, TensorBase):
+                item = item.array
+            if isinstance(item, np.ndarray) and item.ndim == 0 and item.dtype.kind in "iu":
+                item = int(item)
+            if isinstance(item, bool | list | np.ndarray):
+                basic = False
         plain.append(item)
     if basic and Ellipsis not in plain:
         plain.append(Ellipsis)  # a view even where no axis is left
     return tuple(plain), basic
+
+
+def _bound(n: Any) -> int | None:
+    return n if n is None or type(n) is int else operator.index(n)
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ def layer_norm(
     if len(shape) > 1:
         rows = flatten(x, x.array.ndim - len(shape))
         flat_weight, flat_bias = (None if p is None else flatten(p) for p in (weight, bias))
-        size = (int(np.prod(shape)),)
+        size = (math.prod(shape),)
         return reshape(layer_norm(rows, size, flat_weight, flat_bias, eps), x.array.shape)
     x = contiguous(x)
     w, b = (None if p is None else p.array for p in (weight, bias))
@@ -83,7 +84,7 @@ def rms_norm(
     if len(shape) > 1:
         rows = flatten(x, x.array.ndim - len(shape))
         flat = None if weight is None else flatten(weight)
-        return reshape(rms_norm(rows, (int(np.prod(shape)),), flat, eps), x.array.shape)
+        return reshape(rms_norm(rows, (math.prod(shape),), flat, eps), x.array.shape)
     x = contiguous(x)
     w = None if weight is None else weight.array
     out, stats = kernels.rms_norm(x.array, w, eps)

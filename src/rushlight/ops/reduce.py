@@ -5,6 +5,7 @@ dim: an axis, several, or None for all; keepdim leaves reduced axes as 1. Intege
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -87,7 +88,7 @@ def mean(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """Arithmetic mean over axes; NaN over none elements."""
     x = as_real(x)
     axes = axes_of("mean", dim, x.array.ndim)
-    count = int(np.prod([x.array.shape[d] for d in axes], dtype=np.int64))
+    count = math.prod([x.array.shape[d] for d in axes])
     return _scaled_sum("mean", x, axes, keepdim, 1.0 / count if count else float("nan"))
 
 
@@ -95,7 +96,7 @@ def var(x: TensorLike, dim: Dim = None, correction: int = 1, keepdim: bool = Fal
     """Mean squared deviation from the mean, with `correction` taken off the count."""
     x = as_real(x)
     axes = axes_of("var", dim, x.array.ndim)
-    count = int(np.prod([x.array.shape[d] for d in axes], dtype=np.int64))
+    count = math.prod([x.array.shape[d] for d in axes])
     deviation = sub(x, mean(x, axes, keepdim=True))
     freedom = float(np.maximum(count - correction, 0))
     return div(sum(square(deviation), axes, keepdim), freedom)

@@ -5,6 +5,7 @@ Views share memory with their input; `reshape`, `flatten`, `contiguous` copy onl
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -41,21 +42,18 @@ def cut_axis(name: str, x: Tensor, dim: int) -> int:
 def sizes(size: tuple[Any, ...]) -> Shape:
     """A shape given as one sequence or as separate numbers."""
     if len(size) == 1 and not isinstance(size[0], int):
-        size = tuple(size[0]) if isinstance(size[0], Sequence) else size
-    return tuple(operator.index(n) for n in size)
+        size = tuple(size[0]) if isinstance(size[0], tuple | list | Sequence) else size
+    return tuple(map(operator.index, size))
 
 
 def _resolve(name: str, array: Array, shape: Shape) -> Shape:
     """Replace -1.  Raises ShapeError when the number of elements differs."""
-    known = 1
-    for n in shape:
-        known *= n if n != -1 else 1
-    holes = shape.count(-1)
-    if holes == 1 and known > 0 and array.size % known == 0:
-        return tuple(array.size // known if n == -1 else n for n in shape)
-    if holes or known != array.size or min(shape, default=0) < 0:
-        raise ShapeError(f"{name}: shape {array.shape} cannot become {shape}")
-    return shape
+    size, product, least = array.size, math.prod(shape), min(shape, default=0)
+    if least >= 0 and product == size:
+        return shape
+    if least == -1 and product < 0 and shape.count(-1) == 1 and size % product == 0:
+        return tuple([size // -product if n == -1 else n for n in shape])
+    raise ShapeError(f"{name}: shape {array.shape} cannot become {shape}")
 
 
 # ---- views ----
@@ -119,7 +117,7 @@ def flatten(x: TensorLike, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     if first > last:
         raise ShapeError(f"flatten: start_dim {start_dim} lies behind end_dim {end_dim}")
     shape = x.array.shape
-    joined = int(np.prod(shape[first : last + 1], dtype=np.int64))
+    joined = math.prod(shape[first : last + 1])
     return reshape(x, (*shape[:first], joined, *shape[last + 1 :]))
 
 
@@ -248,7 +246,7 @@ class Pieces(Partial):
         base = self.pieces[0].array.base
         if not isinstance(base, np.ndarray) or base.dtype != self.dtype:
             return None
-        if base.size != np.prod(self.shape, dtype=np.int64) or not base.flags.c_contiguous:
+        if base.size != math.prod(self.shape) or not base.flags.c_contiguous:
             return None
         if min(self.strides) <= 0:
             return None
@@ -372,10 +370,14 @@ def stack(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
         raise ShapeError(f"stack: shapes must be equal, got {listed}")
     dim = axis("stack", dim, len(shape) + 1)
     out = _empty((*shape[:dim], len(parts), *shape[dim:]), parts[0].array.dtype)
-    for i, x in enumerate(parts):
-        place: Any = (*(slice(None),) * dim, i, ...)
+    places: list[Any] = [(*(slice(None),) * dim, i, ...) for i in range(len(parts))]
+    for place, x in zip(places, parts, strict=True):
         kernels.copy_into(out[place], x.array)
-    return record("stack", out, tuple(parts), lambda g: unbind(g, dim), attrs={"dim": dim})
+
+    def vjp(g: Tensor) -> tuple[Tensor, ...]:
+        return tuple([part(g, place, "unstack") for place in places])
+
+    return record("stack", out, tuple(parts), vjp, attrs={"dim": dim})
 
 
 def _one_dtype(name: str, tensors: Sequence[TensorLike]) -> list[Tensor]:
