@@ -9,7 +9,7 @@ import pytest
 
 import rushlight as rl
 import rushlight.nn.functional as F
-from rushlight import _core, nn, optim
+from rushlight import _core, kernels, nn, optim
 from rushlight.random import default_generator
 
 
@@ -167,7 +167,7 @@ def test_a_recorded_step_replays_bit_for_bit():
     np.testing.assert_array_equal(default_generator.state, after)
     assert len(program) > 10
     before = recorded[0].weight.detach().numpy().copy()
-    optimizer.param_groups[0]["lr_array"][0] = 0.0
+    optimizer.param_groups[0]["lr_arrays"][kernels.FLOAT32][0] = 0.0
     optimizer.param_groups[0]["weight_decay"] = 0.0
     program.run()
     np.testing.assert_array_equal(recorded[0].weight.detach().numpy(), before)

@@ -1,9 +1,11 @@
 """Faults that were found by using it, each with others of its kind."""
 
+import operator
 import os
 import subprocess
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -260,7 +262,6 @@ def test_clipping_leaves_gradients_without_a_finite_norm():
 
 def test_in_place_products_die_at_once():
     import gc
-    import weakref
 
     w = rl.ones(3, requires_grad=True)
     gc.collect()
@@ -284,9 +285,119 @@ def test_optimizers_refuse_as_a_whole():
     with pytest.raises(ValueError, match="name"):
         rl.optim.Adam([("a", rl.ones(1)), ("a", rl.ones(1))])
     state = optimizer.state_dict()
-    state["param_groups"][0]["lr_array"] = "x"
+    state["param_groups"][0]["lr_arrays"] = "x"
     optimizer.load_state_dict(state)
-    assert optimizer.param_groups[0]["lr_array"].shape == (1,)
+    assert isinstance(optimizer.param_groups[0]["lr_arrays"], dict)
     del state["state"]["0.0"]
     with pytest.raises(ValueError, match=r"0\.0"):
         optimizer.load_state_dict(state)
+
+
+def test_operands_with_strides_are_taken_as_they_are():
+    x, w, v = rl.randn(4, 6), rl.randn(8, 6), rl.randn(16)
+    residual = rl.randn(8, 4).t()
+    got = F.linear(x, w, v[::2], residual=residual)
+    expected = x.numpy() @ w.numpy().T + v.numpy()[::2] + residual.numpy()
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-5, atol=1e-5)
+    for norm in (F.layer_norm, F.rms_norm):
+        plain = norm(x, (6,), v[:6].clone())
+        assert norm(x, (6,), rl.stack([v[:6], v[6:12]], 1)[:, 0]).tolist() == plain.tolist()
+    table = rl.randn(6, 4).t().requires_grad_()
+    rows = F.embedding(rl.tensor([3, 0, 3]), table)
+    rows.sum().backward()
+    assert rows.tolist() == table.detach().numpy()[[3, 0, 3]].tolist()
+    assert table.grad[:, 0].tolist() == [1, 0, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda x: F.linear(x.long(), x), rl.DtypeError, "linear: input is int64"),
+        (lambda x: F.linear(x, x, rl.ones(4).double()), rl.DtypeError, "linear: bias is float64"),
+        (lambda x: x.__setitem__(9, 1.0), IndexError, "setitem"),
+        (lambda x: x.__setitem__(0, rl.ones(2, 5)), rl.ShapeError, "setitem"),
+        (lambda x: x.copy_(rl.ones(2, 4, 5)), rl.ShapeError, "copy_"),
+        (lambda x: rl.zeros(2, dtype=rl.bfloat16), rl.DtypeError, "bfloat16"),
+        (lambda x: rl.multinomial(rl.ones(3), -1), ValueError, "num_samples"),
+        (lambda x: rl.set_rng_state(rl.ones(2)), ValueError, "int64"),
+        (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=-1), ValueError, "dropout_p"),
+        (lambda x: F.cross_entropy(x, rl.arange(4), weight=rl.ones(3)), rl.ShapeError, "cross_ent"),
+        (lambda x: F.cross_entropy(x, rl.arange(4) + 4, rl.ones(5)), IndexError, "cross_entropy"),
+        (lambda x: rl.optim.SGD([x], lr=float("nan")), ValueError, "lr"),
+        (lambda x: rl.optim.SGD([{"params": [x], "lr": -1.0}]), ValueError, "lr"),
+        (lambda x: rl.optim.Adam([x], betas=(0.9,)), ValueError, "betas"),
+        (lambda x: rl.nn.Linear(2, 3, device="cuda"), rl.DeviceError, "CPU"),
+    ],
+)
+def test_errors_name_the_operation_called(call, error, says):
+    with pytest.raises(error, match=says):
+        call(rl.ones(4, 5))
+
+
+def test_assignment_drops_surplus_axes_of_one():
+    x = rl.zeros(2, 3)
+    x[0] = rl.ones(1, 1, 3)
+    x[1, 2] = rl.tensor([5.0])
+    assert x.tolist() == [[1, 1, 1], [0, 0, 5]]
+
+
+@pytest.mark.parametrize("foreach", [None, False])
+def test_an_optimizer_says_that_its_model_was_converted(foreach):
+    model = rl.nn.Linear(3, 2)
+    optimizer = rl.optim.AdamW(model.parameters(), foreach=foreach)
+    model.double()
+    model(rl.ones(1, 3, dtype=rl.float64)).sum().backward()
+    with pytest.raises(rl.DtypeError, match="convert a model before"):
+        optimizer.step()
+
+
+def test_one_group_steps_parameters_of_both_dtypes():
+    p, q = rl.nn.Parameter(rl.ones(2)), rl.nn.Parameter(rl.ones(2, dtype=rl.float64))
+    optimizer = rl.optim.SGD([{"params": [p, q], "name": "both"}], lr=0.5)
+    rates = optimizer.param_groups[0]["lr_arrays"]
+    before = {kind: id(array) for kind, array in rates.items()}
+    (p.sum() + q.sum().float()).backward()
+    optimizer.step()
+    assert p.tolist() == q.tolist() == [0.5, 0.5]
+    assert {kind: id(array) for kind, array in rates.items()} == before
+
+
+def test_inference_mode_takes_a_mode():
+    x = rl.ones(1, requires_grad=True)
+    with rl.inference_mode():
+        assert not (x * 2).requires_grad
+        with rl.inference_mode(False):
+            assert (x * 2).requires_grad
+    assert not rl.inference_mode(lambda: x * 2)().requires_grad
+    assert not rl.inference_mode()(lambda: x * 2)().requires_grad
+
+
+def test_what_no_gradient_needs_is_freed():
+    frozen, x = rl.ones(3, 3), rl.ones(3, 3, requires_grad=True)
+    for operation in (rl.mul, rl.div, rl.matmul):
+        middle = x * 2
+        gone = weakref.ref(middle)
+        out = operation(middle, frozen)
+        del middle
+        assert gone() is None
+        out.sum().backward()
+
+
+def test_containers_are_edited_like_lists():
+    nn = rl.nn
+    first, second, third = nn.ReLU(), nn.Tanh(), nn.Linear(2, 2)
+    for kind in (nn.ModuleList, lambda modules: nn.Sequential(*modules)):
+        modules = kind([first, third])
+        modules.insert(1, second)
+        assert list(modules) == [first, second, third]
+        assert [*modules.state_dict()] == ["2.weight", "2.bias"]
+        assert modules.pop(0) is first
+        assert [*modules.state_dict()] == ["1.weight", "1.bias"]
+        modules[0] = first
+        del modules[1:]
+        assert list(operator.add(modules, [second])) == [first, second]
+        assert type(modules[:1]) is type(modules)
+    named = nn.ModuleDict([("a", first), ("b", second)])
+    assert named.pop("a") is first
+    named.clear()
+    assert len(named) == 0

@@ -196,7 +196,16 @@ class enable_grad(no_grad):
     mode = True
 
 
-inference_mode = no_grad
+class inference_mode(no_grad):
+    """`no_grad` under PyTorch's other name; inference_mode(False) is `enable_grad`."""
+
+    def __new__(cls, mode: Any = True) -> Any:
+        """A context manager, or the wrapped function when used as a bare decorator."""
+        return super().__new__(cls, mode if callable(mode) else None)
+
+    def __init__(self, mode: Any = True) -> None:
+        super().__init__()
+        self.mode = not mode
 
 
 def _in_mode(function: F, mode: bool) -> F:

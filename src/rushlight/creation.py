@@ -270,6 +270,8 @@ def multinomial(
         raise ShapeError(f"multinomial: expected (N,) or (B, N), got {weights.shape}")
     if not np.isfinite(rows).all() or (rows < 0).any() or (rows.sum(-1) <= 0).any():
         raise ValueError("multinomial: weights must be finite, not negative, and not all zero")
+    if num_samples < 0:
+        raise ValueError(f"multinomial: num_samples must not be negative, got {num_samples}")
     if not replacement and num_samples > np.count_nonzero(rows, -1).min():
         raise ValueError(
             f"multinomial: {num_samples} draws without replacement from too few weights"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rushlight.errors import DtypeError
+
 
 class dtype:
     """An element type: its name, size in bytes, and the NumPy type that stores it."""
@@ -52,7 +54,12 @@ def from_numpy(numpy_dtype: np.dtype[np.generic]) -> dtype:
 
 
 def as_dtype(wanted: dtype | type) -> dtype:
-    """A dtype from a dtype or from Python's float, int, bool."""
+    """A dtype from a dtype or from Python's float, int, bool.
+
+    Raises TypeError for anything else, DtypeError for bfloat16, of which there are no tensors yet.
+    """
+    if wanted is bfloat16:
+        raise DtypeError("bfloat16 tensors are not supported yet; use float32")
     if isinstance(wanted, dtype):
         return wanted
     found = _FROM_PYTHON.get(wanted)

@@ -173,6 +173,12 @@ def broadcast(name: str, *shapes: Shape) -> Shape:
         raise ShapeError(f"{name}: shapes {listed} do not broadcast: {rule}") from None
 
 
+def check_fits(name: str, shape: Shape, target: Shape) -> None:
+    """Raise ShapeError, naming the operation, unless shape broadcasts to target as it is."""
+    if broadcast(name, shape, target) != target:
+        raise ShapeError(f"{name}: shape {shape} does not fit into {target}")
+
+
 def where(condition: Array, x: Array, y: Array) -> Array:
     """X where condition holds, y elsewhere."""
     z = empty(broadcast("where", condition.shape, x.shape, y.shape), x.dtype)

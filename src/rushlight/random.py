@@ -42,8 +42,14 @@ class Generator:
         return new_tensor(self.state.view(np.int64).copy())
 
     def set_state(self, state: Tensor) -> None:
-        """Go on from a state of `get_state`."""
-        self.state[:] = state.array.view(np.uint64)
+        """Go on from a state of `get_state`.  Raises ValueError for anything else."""
+        words = state.array
+        if words.shape != (2,) or words.dtype != np.int64:
+            raise ValueError(
+                f"set_state: expected two int64 words from get_state, got {words.dtype} "
+                f"of shape {words.shape}"
+            )
+        self.state[:] = words.view(np.uint64)
 
 
 default_generator = Generator()

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self, TypeAlias
 
 from rushlight.nn.module import Module
 
+NamedModules: TypeAlias = Mapping[str, Module] | Iterable[tuple[str, Module]]
 
-class Sequential(Module):
-    """Modules applied one after the other: given in order, or as one dict of named ones."""
 
-    def __init__(self, *modules: Any) -> None:
-        super().__init__()
-        if len(modules) == 1 and isinstance(modules[0], Mapping):
-            named: Iterable[tuple[str, Module]] = modules[0].items()
-        else:
-            named = ((str(i), module) for i, module in enumerate(modules))
-        for name, module in named:
-            self.add_module(name, module)
-
-    def forward(self, x: Any) -> Any:
-        """Last(… first(x))."""
-        for module in self.children():
-            x = module(x)
-        return x
+class _Numbered(Module):
+    """What Sequential and ModuleList share: children in order, named by their position."""
 
     def __len__(self) -> int:
         return len(self._of(Module))
@@ -34,57 +21,106 @@ class Sequential(Module):
 
     def __getitem__(self, index: int | slice) -> Any:
         modules = list(self.children())[index]
-        return Sequential(*modules) if isinstance(modules, list) else modules
+        return self._like(modules) if isinstance(modules, list) else modules
 
-    def append(self, module: Module) -> Sequential:
+    def __setitem__(self, index: int, module: Module) -> None:
+        self.add_module(list(self._of(Module))[index], module)
+
+    def __delitem__(self, index: int | slice) -> None:
+        modules = list(self.children())
+        del modules[index]
+        self._number(modules)
+
+    def __add__(self, other: Iterable[Module]) -> Any:
+        return self._like([*self, *other])
+
+    def append(self, module: Module) -> Self:
         """Add one at the end."""
         self.add_module(str(len(self)), module)
         return self
 
+    def extend(self, modules: Iterable[Module]) -> Self:
+        """Add several at the end."""
+        for module in list(modules):
+            self.append(module)
+        return self
 
-class ModuleList(Module):
+    def insert(self, index: int, module: Module) -> None:
+        """Add one before that at a position."""
+        modules = list(self.children())
+        modules.insert(index, module)
+        self._number(modules)
+
+    def pop(self, index: int = -1) -> Module:
+        """Take one out and return it."""
+        module: Module = self[index]
+        del self[index]
+        return module
+
+    def _like(self, modules: list[Module]) -> Any:
+        """A container of this kind with other modules."""
+        raise NotImplementedError
+
+    def _number(self, modules: list[Module]) -> None:
+        for name in list(self._of(Module)):
+            delattr(self, name)
+        self.extend(modules)
+
+
+class Sequential(_Numbered):
+    """Modules applied one after the other: given in order, or as one dict of named ones."""
+
+    def __init__(self, *modules: Any) -> None:
+        super().__init__()
+        if len(modules) == 1 and isinstance(modules[0], Mapping):
+            for name, module in modules[0].items():
+                self.add_module(name, module)
+        else:
+            self.extend(modules)
+
+    def forward(self, x: Any) -> Any:
+        """Last(… first(x))."""
+        for module in self.children():
+            x = module(x)
+        return x
+
+    def _like(self, modules: list[Module]) -> Sequential:
+        return Sequential(*modules)
+
+
+class ModuleList(_Numbered):
     """A list of modules."""
 
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         super().__init__()
         self.extend(modules)
 
-    def append(self, module: Module) -> ModuleList:
-        """Add one at the end."""
-        self.add_module(str(len(self)), module)
-        return self
-
-    def extend(self, modules: Iterable[Module]) -> ModuleList:
-        """Add several at the end."""
-        for module in modules:
-            self.append(module)
-        return self
-
-    def __len__(self) -> int:
-        return len(self._of(Module))
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.children()
-
-    def __getitem__(self, index: int | slice) -> Any:
-        modules: Any = list(self.children())[index]
-        return ModuleList(modules) if isinstance(modules, list) else modules
-
-    def __setitem__(self, index: int, module: Module) -> None:
-        self.add_module(list(self._of(Module))[index], module)
+    def _like(self, modules: list[Module]) -> ModuleList:
+        return ModuleList(modules)
 
 
 class ModuleDict(Module):
     """A dict of modules."""
 
-    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+    def __init__(self, modules: NamedModules = ()) -> None:
         super().__init__()
-        self.update(modules or {})
+        self.update(modules)
 
-    def update(self, modules: Mapping[str, Module]) -> None:
-        """Add several."""
-        for name, module in modules.items():
+    def update(self, modules: NamedModules) -> None:
+        """Add several, from a mapping or pairs."""
+        for name, module in dict(modules).items():
             self.add_module(name, module)
+
+    def pop(self, name: str) -> Module:
+        """Take one out and return it."""
+        module: Module = self[name]
+        del self[name]
+        return module
+
+    def clear(self) -> None:
+        """Take all out."""
+        for name in list(self.keys()):
+            del self[name]
 
     def __len__(self) -> int:
         return len(self._of(Module))

@@ -49,13 +49,19 @@ class Linear(Module):
     bias: Parameter | None
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, dtype: Dtype = float32
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Dtype = float32,
     ) -> None:
         super().__init__()
+        kind: Any = {"device": device, "dtype": dtype}
         self.in_features, self.out_features = in_features, out_features
-        self.weight = Parameter(creation.empty(out_features, in_features, dtype=dtype))
+        self.weight = Parameter(creation.empty(out_features, in_features, **kind))
         if bias:
-            self.bias = Parameter(creation.empty(out_features, dtype=dtype))
+            self.bias = Parameter(creation.empty(out_features, **kind))
         else:
             self.register_parameter("bias", None)
         self.reset_parameters()
@@ -85,14 +91,16 @@ class Embedding(Module):
         num_embeddings: int,
         embedding_dim: int,
         padding_idx: int | None = None,
+        device: Any = None,
         dtype: Dtype = float32,
     ) -> None:
         super().__init__()
+        kind: Any = {"device": device, "dtype": dtype}
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise IndexError(f"padding_idx {padding_idx} is outside {num_embeddings} embeddings")
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
-        self.weight = Parameter(creation.empty(num_embeddings, embedding_dim, dtype=dtype))
+        self.weight = Parameter(creation.empty(num_embeddings, embedding_dim, **kind))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -130,17 +138,17 @@ class LayerNorm(Module):
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
+        device: Any = None,
         dtype: Dtype = float32,
     ) -> None:
         super().__init__()
+        kind: Any = {"device": device, "dtype": dtype}
         self.normalized_shape, self.eps = _sizes(normalized_shape), eps
         shape = self.normalized_shape
-        affine = Parameter(creation.ones(shape, dtype=dtype)) if elementwise_affine else None
+        affine = Parameter(creation.ones(shape, **kind)) if elementwise_affine else None
         self.register_parameter("weight", affine)
         shift = elementwise_affine and bias
-        self.register_parameter(
-            "bias", Parameter(creation.zeros(shape, dtype=dtype)) if shift else None
-        )
+        self.register_parameter("bias", Parameter(creation.zeros(shape, **kind)) if shift else None)
 
     def forward(self, x: Tensor) -> Tensor:
         """See `layer_norm`."""
@@ -161,11 +169,13 @@ class RMSNorm(Module):
         normalized_shape: int | Sequence[int],
         eps: float | None = None,
         elementwise_affine: bool = True,
+        device: Any = None,
         dtype: Dtype = float32,
     ) -> None:
         super().__init__()
+        kind: Any = {"device": device, "dtype": dtype}
         self.normalized_shape, self.eps = _sizes(normalized_shape), eps
-        affine = creation.ones(self.normalized_shape, dtype=dtype)
+        affine = creation.ones(self.normalized_shape, **kind)
         self.register_parameter("weight", Parameter(affine) if elementwise_affine else None)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -48,6 +48,10 @@ def scaled_dot_product_attention(
     _check(q.array, k.array, v.array, enable_gqa)
     if is_causal and attn_mask is not None:
         raise ValueError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
+    if not 0 <= dropout_p <= 1:
+        raise ValueError(
+            f"scaled_dot_product_attention: dropout_p must lie in [0, 1], got {dropout_p}"
+        )
     if scale is None:
         scale = 1 / math.sqrt(q.array.shape[-1]) if q.array.shape[-1] else 1.0
     mask = None if attn_mask is None else as_tensor(attn_mask)

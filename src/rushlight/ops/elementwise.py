@@ -103,13 +103,16 @@ def div(x: TensorLike, y: TensorLike) -> Tensor:
     """X / y; integers are converted to float32."""
     x, y = pair(x, y)
     x, y = as_real(x), as_real(y)
+    xs, ys, needs_x = x.array.shape, y.array.shape, x.needs_grad
+    kept = x if y.needs_grad else None
 
     def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        gx = sum_to(div(g, y), x.array.shape) if x.needs_grad else None
-        gy = sum_to(neg(mul(g, div(x, mul(y, y)))), y.array.shape) if y.needs_grad else None
+        gx = sum_to(div(g, y), xs) if needs_x else None
+        gy = None if kept is None else sum_to(neg(mul(g, div(kept, mul(y, y)))), ys)
         return gx, gy
 
-    return record("div", kernels.div(x.array, y.array), (x, y), vjp, saved=(x, y))
+    saved = (y,) if kept is None else (x, y)
+    return record("div", kernels.div(x.array, y.array), (x, y), vjp, saved=saved)
 
 
 def pow(x: TensorLike, y: TensorLike) -> Tensor:
@@ -226,10 +229,12 @@ def where(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
         kernels.broadcast("where", mask.shape, x.array.shape, y.array.shape)
         return new_tensor(np.where(mask, host(x, "where"), host(y, "where")))
 
+    xs, ys, needs_x, needs_y = x.array.shape, y.array.shape, x.needs_grad, y.needs_grad
+
     def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
         none = zero_like(g)
-        gx = sum_to(where(condition, g, none), x.array.shape) if x.needs_grad else None
-        gy = sum_to(where(condition, none, g), y.array.shape) if y.needs_grad else None
+        gx = sum_to(where(condition, g, none), xs) if needs_x else None
+        gy = sum_to(where(condition, none, g), ys) if needs_y else None
         return gx, gy
 
     out = kernels.where(mask, x.array, y.array)

@@ -20,7 +20,7 @@ from rushlight.autograd import (
     record,
 )
 from rushlight.errors import DtypeError, GraphError, ShapeError
-from rushlight.kernels import INT64, Array
+from rushlight.kernels import INT64, Array, Shape
 from rushlight.ops.convert import TensorLike, as_tensor, host, to_dtype
 from rushlight.ops.shape import axis, cut_axis, part
 
@@ -83,6 +83,15 @@ def _pooled(array: Array) -> Array:
     return kernels.copy(array) if array.dtype in kernels.KERNEL_DTYPES else array
 
 
+def _fitted(value: Array, shape: Shape) -> Array:
+    """The value without leading axes of size 1 that the part it is assigned to lacks."""
+    surplus = max(value.ndim - len(shape), 0)
+    if value.shape[:surplus] == (1,) * surplus:
+        value = value.reshape(value.shape[surplus:])
+    kernels.check_fits("setitem", value.shape, shape)
+    return value
+
+
 def setitem(x: Tensor, index: Any, value: TensorLike) -> None:
     """x[index] = value, in place and outside the graph.
 
@@ -96,13 +105,14 @@ def setitem(x: Tensor, index: Any, value: TensorLike) -> None:
             "stack, or no_grad() when no gradient is wanted"
         )
     plain, basic = _plain(index)
-    source = value.array
-    if basic:
-        place = x.array[plain]
-        kernels.broadcast("setitem", place.shape, source.shape)
-        kernels.copy_into(place, source)
-    else:
-        host(x, "setitem")[plain] = source
+    try:
+        if basic:
+            place = x.array[plain]
+            kernels.copy_into(place, _fitted(value.array, place.shape))
+        else:
+            host(x, "setitem")[plain] = value.array
+    except IndexError as error:
+        raise IndexError(f"setitem: shape {x.array.shape}: {error}") from None
     changed_in_place(x)
 
 
@@ -133,7 +143,7 @@ def embedding(index: TensorLike, weight: Tensor, padding_idx: int | None = None)
 
     return record(
         "embedding",
-        kernels.embedding(table, rows),
+        kernels.embedding(kernels.contiguous(table), rows),
         (weight,),
         lambda g: (Partial("embedding", table.shape, table.dtype, g, scatter(g)),),
         saved=(index,),

@@ -65,7 +65,7 @@ clamp_, masked_fill_ = (
 def copy_(x: Tensor, source: TensorLike) -> Tensor:
     """Take over another tensor's values, broadcast and converted."""
     source = as_tensor(source)
-    kernels.broadcast("copy_", x.array.shape, source.array.shape)
+    kernels.check_fits("copy_", source.array.shape, x.array.shape)
     return _write("copy_", x, elementwise.expand_to(source, x.array.shape))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from rushlight import kernels
 from rushlight.autograd import new_tensor, record
-from rushlight.errors import ShapeError
+from rushlight.errors import DtypeError, ShapeError
 from rushlight.kernels import Array
 from rushlight.ops.convert import TensorLike, as_tensor, host, is_real, pair
 from rushlight.ops.elementwise import (
@@ -54,6 +54,10 @@ def linear(
     """
     x = as_tensor(x)
     a, w = x.array, weight.array
+    if not is_real(x) or w.dtype != a.dtype:
+        raise DtypeError(
+            f"linear: input is {a.dtype}, weight {w.dtype}; expected float32 or float64, the same"
+        )
     if w.ndim != 2 or a.ndim == 0 or a.shape[-1] != w.shape[1]:
         raise ShapeError(
             f"linear: input {a.shape} does not fit weight {w.shape}, expected (..., K), (N, K)"
@@ -67,14 +71,17 @@ def linear(
     shape = (*a.shape[:-1], w.shape[0])
     if residual is not None and residual.array.shape != shape:
         raise ShapeError(f"linear: residual has shape {residual.array.shape}, expected {shape}")
+    for name, other in (("bias", bias), ("residual", residual)):
+        if other is not None and other.array.dtype != a.dtype:
+            raise DtypeError(f"linear: {name} is {other.array.dtype}, expected {a.dtype}")
     out = kernels.empty(shape, a.dtype)
     pre = None if activation is None else new_tensor(kernels.empty(shape, a.dtype))
     kernels.gemm(
         _rows(out),
         _rows(a),
         w.T,
-        bias=None if bias is None else bias.array,
-        residual=None if residual is None else _rows(residual.array),
+        bias=None if bias is None else kernels.contiguous(bias.array),
+        residual=None if residual is None else _rows(kernels.contiguous(residual.array)),
         pre=None if pre is None else _rows(pre.array),
         activation=activation,
     )
@@ -146,15 +153,17 @@ def matmul(x: TensorLike, y: TensorLike) -> Tensor:
     product = kernels.empty((*batch, x.array.shape[-2], y.array.shape[-1]), x.array.dtype)
     kernels.gemm(product, x.array, y.array)
 
+    xs, ys = x.array.shape, y.array.shape
+    kept_x = x if y.needs_grad else None  # as in mul
+    kept_y = y if x.needs_grad else None
+
     def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        gx = gy = None
-        if x.needs_grad:
-            gx = sum_to(matmul(g, transpose(y, -2, -1)), x.array.shape)
-        if y.needs_grad:
-            gy = sum_to(matmul(transpose(x, -2, -1), g), y.array.shape)
+        gx = None if kept_y is None else sum_to(matmul(g, transpose(kept_y, -2, -1)), xs)
+        gy = None if kept_x is None else sum_to(matmul(transpose(kept_x, -2, -1), g), ys)
         return gx, gy
 
-    return record("matmul", product, (x, y), vjp, saved=(x, y))
+    saved = tuple([operand for operand in (kept_x, kept_y) if operand is not None])
+    return record("matmul", product, (x, y), vjp, saved=saved)
 
 
 def rmatmul(x: Tensor, y: TensorLike) -> Tensor:

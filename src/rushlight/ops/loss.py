@@ -112,17 +112,14 @@ def _weighted_cross_entropy(
     if not 0 <= smoothing <= 1:
         raise ValueError(f"cross_entropy: label_smoothing must lie in [0, 1], got {smoothing}")
     logp = log_softmax(x, 1)  # (R, C)
-    loss = nll_loss(logp, target, weight, ignore_index, "none")
-    labels = host(target, "nll_loss")
-    counted = labels != ignore_index
-    share = _class_weight("cross_entropy", x, weight).array[np.where(counted, labels, 0)] * counted
+    classes = _class_weight("cross_entropy", x, weight)
+    loss, share = _chosen("cross_entropy", logp, target, classes, ignore_index)
     if smoothing:
-        spread = logp if weight is None else mul(logp, as_tensor(weight))
-        uniform = where(new_tensor(counted), neg(mean(spread, 1)), zero_like(logp))
+        spread = logp if weight is None else mul(logp, classes)
+        counted = new_tensor(target.array != ignore_index)
+        uniform = where(counted, neg(mean(spread, 1)), zero_like(logp))
         loss = add(mul(loss, 1 - smoothing), mul(uniform, smoothing))
-    if reduction == "mean":
-        return div(sum(loss), float(share.sum()) or 1.0)
-    return loss if reduction == "none" else sum(loss)
+    return _weighted(loss, share, reduction)
 
 
 def _class_weight(name: str, x: Tensor, weight: TensorLike | None) -> Tensor:
@@ -133,6 +130,26 @@ def _class_weight(name: str, x: Tensor, weight: TensorLike | None) -> Tensor:
     if weight.array.shape != (classes,):
         raise ShapeError(f"{name}: weight has shape {weight.array.shape}, expected ({classes},)")
     return weight
+
+
+def _chosen(
+    name: str, logp: Tensor, target: Tensor, weight: Tensor, ignore_index: int
+) -> tuple[Tensor, Array]:
+    """-weight[target] * logp[target] and weight[target] per row (R,); 0 where target is ignored."""
+    labels = host(target, name)
+    counted = labels != ignore_index
+    chosen = np.where(counted, labels, 0)
+    check_range(name, chosen, logp.array.shape[1] if chosen.size else 1)
+    picked = squeeze(gather(logp, 1, new_tensor(chosen[:, None])), 1)
+    share = (host(weight, name)[chosen] * counted).astype(logp.array.dtype)
+    kept = where(new_tensor(counted), picked, zero_like(logp))
+    return neg(mul(kept, new_tensor(share))), share
+
+
+def _weighted(loss: Tensor, share: Array, reduction: str) -> Tensor:
+    if reduction == "none":
+        return loss
+    return sum(loss) if reduction == "sum" else div(sum(loss), float(share.sum()) or 1.0)
 
 
 def _soft_cross_entropy(
@@ -172,17 +189,9 @@ def nll_loss(
     x, target = as_real(input), integer_index("nll_loss", target)
     shape = target.array.shape
     x, target = _class_rows("nll_loss", x, target)
-    labels = host(target, "nll_loss")
-    counted = labels != ignore_index
-    chosen = np.where(counted, labels, 0)
-    check_range("nll_loss", chosen, x.array.shape[1] if chosen.size else 1)
-    picked = squeeze(gather(x, 1, new_tensor(chosen[:, None])), 1)
-    share = host(_class_weight("nll_loss", x, weight), "nll_loss")[chosen] * counted
-    share = share.astype(x.array.dtype)
-    loss = neg(mul(where(new_tensor(counted), picked, zero_like(x)), new_tensor(share)))
-    if reduction == "none":
-        return reshape(loss, shape)
-    return sum(loss) if reduction == "sum" else div(sum(loss), float(share.sum()) or 1.0)
+    classes = _class_weight("nll_loss", x, weight)
+    loss, share = _chosen("nll_loss", x, target, classes, ignore_index)
+    return _weighted(reshape(loss, shape) if reduction == "none" else loss, share, reduction)
 
 
 def linear_cross_entropy(

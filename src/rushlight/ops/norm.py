@@ -50,7 +50,7 @@ def layer_norm(
         size = (math.prod(shape),)
         return reshape(layer_norm(rows, size, flat_weight, flat_bias, eps), x.array.shape)
     x = contiguous(x)
-    w, b = (None if p is None else p.array for p in (weight, bias))
+    w, b = (None if p is None else kernels.contiguous(p.array) for p in (weight, bias))
     out, stats = kernels.layer_norm(x.array, w, b, eps)
 
     def vjp(g: Tensor) -> tuple[Tensor | None, ...]:
@@ -86,7 +86,7 @@ def rms_norm(
         flat = None if weight is None else flatten(weight)
         return reshape(rms_norm(rows, (math.prod(shape),), flat, eps), x.array.shape)
     x = contiguous(x)
-    w = None if weight is None else weight.array
+    w = None if weight is None else kernels.contiguous(weight.array)
     out, stats = kernels.rms_norm(x.array, w, eps)
 
     def vjp(g: Tensor) -> tuple[Tensor | None, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 from rushlight import dtypes, kernels
 from rushlight.autograd import Partial, TensorBase, new_tensor, record, record_view
 from rushlight.dtypes import dtype
-from rushlight.errors import DeviceError, DtypeError, ShapeError
+from rushlight.errors import DeviceError, ShapeError
 from rushlight.kernels import Array, Shape
 from rushlight.ops.convert import TensorLike, as_tensor, host, is_real, promoted, to_dtype
 from rushlight.ops.elementwise import sum_to, where, zero_like
@@ -461,7 +461,7 @@ def conversion(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> np.d
     found: np.dtype[Any] | None = None
     for wanted in (*args, *kwargs.values()):
         if isinstance(wanted, dtype):
-            found = wanted.numpy
+            found = dtypes.as_dtype(wanted).numpy
         elif isinstance(wanted, TensorBase):
             found = wanted.array.dtype
         elif isinstance(wanted, str):
@@ -469,8 +469,6 @@ def conversion(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> np.d
                 raise DeviceError(f"{name}: device {wanted!r}: Rushlight runs on the CPU only")
         elif not (wanted is None or isinstance(wanted, bool)):
             raise TypeError(f"{name}: expected a dtype or a device, got {wanted!r}")
-    if found == np.uint16:
-        raise DtypeError(f"{name}: conversion to bfloat16 is not supported yet")
     return found
 
 

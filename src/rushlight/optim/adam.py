@@ -10,7 +10,7 @@ import numpy as np
 from rushlight import kernels
 from rushlight.creation import zeros, zeros_like
 from rushlight.kernels import Array
-from rushlight.optim.optimizer import Group, Optimizer
+from rushlight.optim.optimizer import Group, Optimizer, not_negative
 from rushlight.tensor import Tensor
 
 
@@ -40,14 +40,16 @@ class Adam(Optimizer):
     ) -> None:
         if amsgrad:
             raise ValueError("amsgrad=True is not supported")
-        if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(
-                f"lr {lr}, eps {eps}, weight_decay {weight_decay} must not be negative, "
-                f"betas {betas} must lie in [0, 1)"
-            )
         foreach = False if foreach is False and not fused else None
         defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**defaults, "maximize": maximize, "foreach": foreach})
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise ValueError for options out of range."""
+        not_negative(options, "lr", "eps", "weight_decay")
+        betas = options["betas"]
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas must be two numbers in [0, 1), got {betas}")
 
     def make_state(self, p: Tensor, options: Mapping[str, Any]) -> dict[str, Tensor]:
         """Step (1,), exp_avg and exp_avg_sq of p's shape."""

@@ -9,11 +9,20 @@ import numpy as np
 
 from rushlight import kernels
 from rushlight.autograd import changed_in_place, enable_grad, no_grad
+from rushlight.errors import DtypeError, ShapeError
 from rushlight.kernels import Array
 from rushlight.ops.convert import as_tensor
 from rushlight.tensor import Tensor
 
 Group = dict[str, Any]
+_KINDS = (kernels.FLOAT32, kernels.FLOAT64)
+
+
+def not_negative(options: Mapping[str, Any], *names: str) -> None:
+    """Raise ValueError unless these options are numbers from 0 on."""
+    for name in names:
+        if not options[name] >= 0:  # NaN is not
+            raise ValueError(f"{name} must not be negative, got {options[name]}")
 
 
 class Optimizer:
@@ -36,11 +45,13 @@ class Optimizer:
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Add parameters with options of their own.
 
-        Raises: ValueError for unknown options, non-leaf or repeated parameters.
+        `name` and `initial_lr` are kept for the user and for schedules. Raises: ValueError for
+        options unknown or out of range, non-leaf or repeated parameters.
         """
-        unknown = sorted(set(group) - set(self.defaults) - {"params"})
+        unknown = sorted(set(group) - set(self.defaults) - {"params", "name", "initial_lr"})
         if unknown:
             raise ValueError(f"unknown options of a parameter group: {', '.join(unknown)}")
+        self.check({**self.defaults, **group})
         params = group["params"]
         params = [params] if isinstance(params, Tensor) else list(params)
         names = [p[0] if isinstance(p, tuple) else None for p in params]
@@ -48,7 +59,7 @@ class Optimizer:
         for p in params:
             if not isinstance(p, Tensor) or not p.is_leaf:
                 raise ValueError(f"an optimizer takes leaf tensors, got {type(p).__name__}")
-            if p.array.dtype not in (kernels.FLOAT32, kernels.FLOAT64):
+            if p.array.dtype not in _KINDS:
                 raise ValueError(f"a parameter of {p.dtype}: only float32 and float64 are trained")
             if p in self.state or [q is p for q in params].count(True) > 1:
                 raise ValueError("a parameter appears twice")
@@ -62,8 +73,11 @@ class Optimizer:
                 for i, n in enumerate(names)
             ]
         new = {**self.defaults, **group, "params": params, "names": names}
-        new["lr_array"] = np.zeros(1, np.float64)
+        new["lr_arrays"] = {kind: np.zeros(1, kind) for kind in _KINDS}
         self.param_groups.append(new)
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise ValueError for options out of range."""
 
     def make_state(self, p: Tensor, options: Mapping[str, Any]) -> dict[str, Tensor]:
         """State of one parameter before the first step."""
@@ -94,7 +108,7 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for kind in (kernels.FLOAT32, kernels.FLOAT64):
+            for kind in _KINDS:
                 params = [
                     p for p in group["params"] if p.grad is not None and p.array.dtype == kind
                 ]
@@ -103,23 +117,34 @@ class Optimizer:
         return loss
 
     def _step(self, group: Group, params: list[Tensor]) -> None:
+        dtype = params[0].array.dtype
+        for name, value in self.state[params[0]].items():
+            if value.array.dtype != dtype:
+                raise DtypeError(
+                    f"step: {name} is {value.array.dtype} and its parameter {dtype}; "
+                    "convert a model before making its optimizer"
+                )
         if group["foreach"] is False:
             kernels.on_host("step(foreach=False)")
             for p in params:
                 assert p.grad is not None
+                g = p.grad.array
+                if g.shape != p.array.shape or g.dtype != p.array.dtype:
+                    raise ShapeError(
+                        f"step: a gradient {g.dtype} {g.shape} of a parameter {p.array.dtype} "
+                        f"{p.array.shape}"
+                    )
                 state = {name: value.array for name, value in self.state[p].items()}
-                self.step_readable(group, p.array, p.grad.array, state)
+                self.step_readable(group, p.array, g, state)
         else:
-            self.step_fused(group, params, self._lr(group, params[0].array.dtype))
+            self.step_fused(group, params, self._lr(group, dtype))
         for p in params:
             changed_in_place(p)
 
     def _lr(self, group: Group, dtype: Any) -> Array:
-        """The learning rate in an array, which a recorded step reads anew."""
-        if group["lr_array"].dtype != dtype:
-            group["lr_array"] = np.zeros(1, dtype)
-        group["lr_array"][0] = float(group["lr"])
-        lr: Array = group["lr_array"]
+        """The learning rate in an array of its own, which a recorded step reads anew."""
+        lr: Array = group["lr_arrays"][dtype]
+        lr[0] = float(group["lr"])
         return lr
 
     def column(self, params: list[Tensor], name: str) -> list[Array]:
@@ -133,7 +158,7 @@ class Optimizer:
         groups, state = [], {}
         for index, group in enumerate(self.param_groups):
             keys = self._keys(index)
-            hidden = ("params", "names", "lr_array")
+            hidden = ("params", "names", "lr_arrays")
             groups.append({**{k: v for k, v in group.items() if k not in hidden}, "params": keys})
             for key, p in zip(keys, group["params"], strict=True):
                 state[key] = {name: value.clone() for name, value in self.state[p].items()}

@@ -10,7 +10,7 @@ import numpy as np
 from rushlight import kernels
 from rushlight.creation import zeros, zeros_like
 from rushlight.kernels import Array
-from rushlight.optim.optimizer import Group, Optimizer
+from rushlight.optim.optimizer import Group, Optimizer, not_negative
 from rushlight.tensor import Tensor
 
 
@@ -36,16 +36,16 @@ class SGD(Optimizer):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        if lr < 0 or momentum < 0 or weight_decay < 0:
-            raise ValueError(
-                f"lr {lr}, momentum {momentum} and weight_decay {weight_decay} must not be negative"
-            )
-        if nesterov and (momentum == 0 or dampening != 0):
-            raise ValueError("nesterov needs a momentum and no dampening")
         foreach = False if foreach is False and not fused else None
         defaults = {"lr": lr, "momentum": momentum, "dampening": dampening}
         defaults |= {"weight_decay": weight_decay, "nesterov": nesterov, "maximize": maximize}
         super().__init__(params, {**defaults, "foreach": foreach})
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise ValueError for options out of range."""
+        not_negative(options, "lr", "momentum", "weight_decay")
+        if options["nesterov"] and (options["momentum"] == 0 or options["dampening"] != 0):
+            raise ValueError("nesterov needs a momentum and no dampening")
 
     def make_state(self, p: Tensor, options: Mapping[str, Any]) -> dict[str, Tensor]:
         """Step (1,), and momentum_buffer of p's shape where there is a momentum."""
