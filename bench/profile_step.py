@@ -11,14 +11,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
+from collections.abc import Callable
 
-from column import load_script
+from column import WARM_UP, training_step
 
-import rushlight as rl
-from rushlight import _core, kernels, nn
+from rushlight import _core, kernels
 
 NAMES = {number: name for name, number in _core.KERNELS.items()}
-WARM_UP = 3
 
 
 class Profile:
@@ -50,16 +49,11 @@ class Profile:
         self.flops[name] += flops
 
 
-def run_steps(model, optimizer, batch, clip, count: int) -> float:
-    """Seconds of some training steps."""
+def run(step: Callable[[], None], count: int) -> float:
+    """Seconds of some steps."""
     start = time.perf_counter()
     for _ in range(count):
-        loss = model(*batch)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        if clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
+        step()
     return time.perf_counter() - start
 
 
@@ -89,14 +83,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--shapes", action="store_true", help="one row per shape of a product")
     options = parser.parse_args()
-    rl.set_num_threads(options.threads)
-    rl.manual_seed(0)
-    model, optimizer, batch, clip, _ = load_script(options.column)["build"](options.workload)
+    step = training_step(options.column, options.workload, options.threads)
     profile = Profile(options.shapes)
     kernels.call = profile
-    run_steps(model, optimizer, batch, clip, WARM_UP)
+    run(step, WARM_UP)
     profile.reset()
-    seconds = run_steps(model, optimizer, batch, clip, options.steps)
+    seconds = run(step, options.steps)
     print("\n".join(table(profile, seconds, options.steps)))
 
 

@@ -1,10 +1,11 @@
 """Speed and memory of Rushlight, beside PyTorch where it is installed.
 
-python bench/run.py [--only gpt-nano,mlp] [--rounds 3] [--threads 2] [--seconds 1] [--json FILE]
+python bench/run.py [--only gpt-nano,mlp] [--rounds 15] [--threads 2] [--seconds 0.2] [--json FILE]
 python bench/run.py --report FILE
 
-Every figure comes from a process of its own (column.py); a round goes once through the columns, so
-that what else the machine does hits them alike.  README.md says what the columns mean.
+Every column of a workload is a process of its own (column.py).  They live side by side and take
+turns of a fraction of a second, so that what else the machine does hits them alike.  README.md
+says what the columns mean.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ import argparse
 import importlib.util
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
+
+from column import PEAK_SIZE
 
 HERE = Path(__file__).resolve().parent
 WORKLOADS = ("mlp", "gpt-nano", "gpt-char", "llama-char", "gpt2")
 COLUMNS = ("torch", "script", "fused")
 IMPORT_ROUNDS = 9
-QUIET = 0.1  # of one core, used by other processes or taken by the host: above it a round is noise
+PEAK_FLOPS = 2.0 * PEAK_SIZE**3
 IMPORT_TIMER = (
     "import time, numpy; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
 )
@@ -55,37 +56,38 @@ FLOPS = {
 }
 
 
-def machine_seconds() -> float | None:
-    """Processor time spent so far by all processes and by the host; None where it is not told."""
-    try:
-        fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
-    except FileNotFoundError:
-        return None
-    user, nice, system, _idle, _wait, interrupts, soft, stolen = map(int, fields)
-    ticks = os.sysconf("SC_CLK_TCK")
-    return (user + nice + system + interrupts + soft + stolen) / ticks
+class Column:
+    """A process of column.py that waits for its turns."""
 
+    def __init__(self, column: str, workload: str, options: argparse.Namespace) -> None:
+        self.names = {"workload": workload, "column": column, "threads": options.threads}
+        command = [sys.executable, str(HERE / "column.py"), column, workload]
+        command += ["--threads", str(options.threads), "--seconds", str(options.seconds)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
-def children_seconds() -> float:
-    """Processor time of the processes that this one has started and that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    def turn(self) -> dict:
+        """One record: milliseconds and page faults per step."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self._answer()
 
+    def close(self) -> dict:
+        """End the process; one record with its peak memory."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        record = self._answer()
+        self.process.wait()
+        return record
 
-def run_column(column: str, workload: str, options: argparse.Namespace) -> dict:
-    """One JSON line of column.py, with the share of a core that went elsewhere meanwhile."""
-    machine, own, start = machine_seconds(), children_seconds(), time.perf_counter()
-    command = [sys.executable, str(HERE / "column.py"), column, workload]
-    command += ["--threads", str(options.threads), "--seconds", str(options.seconds)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{column} {workload} ended with status {done.returncode}")
-    record = json.loads(done.stdout.splitlines()[-1])
-    after = machine_seconds()
-    if machine is not None and after is not None:
-        others = after - machine - (children_seconds() - own)
-        record["others"] = round(max(others, 0.0) / (time.perf_counter() - start), 3)
-    return record
+    def _answer(self) -> dict:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.names} ended with status {self.process.wait()}")
+        return {**self.names, **json.loads(line)}
 
 
 def import_seconds(module: str, bytecode: str) -> float:
@@ -117,69 +119,73 @@ def measure(options: argparse.Namespace, columns: list[str]) -> list[dict]:
     """All records of one run; shows which column is at work where that can be seen."""
     records = []
     for workload in options.only:
+        processes = [Column(c, workload, options) for c in (*columns, "peak")]
+        for process in processes:
+            process.turn()  # until every one has built its model and warmed up
         for number in range(1, options.rounds + 1):
-            started = round(time.time(), 3)  # names the round, also among those of other runs
-            for column in [*columns, "peak"]:
+            for process in processes:
                 if sys.stderr.isatty():
+                    column = process.names["column"]
                     print(f"\r{workload} {number} {column:8}", end="", file=sys.stderr)
-                records.append({**run_column(column, workload, options), "round": started})
+                records.append(process.turn())
+        records += [process.close() for process in processes]
     records += measure_imports(["rushlight", *(["torch"] if "torch" in columns else [])])
     if sys.stderr.isatty():
         print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
     return records
 
 
-def quiet_rounds(records: list[dict]) -> list[dict]:
-    """Without the rounds, whole, in which something else used the machine.
-
-    The peak does not decide: of it only the best counts, which noise cannot raise.
-    """
-    compared = [r for r in records if r.get("column") in COLUMNS]
-    noisy = {r["round"] for r in compared if r.get("others", 0.0) > QUIET}
-    return [r for r in records if r.get("round") not in noisy]
-
-
-def paired_ratio(rows: list[dict], base: list[dict], key: str) -> str:
-    """The median over rounds of a figure relative to PyTorch's in the same round."""
-    pairs = [a[key] / b[key] for a, b in zip(rows, base, strict=False)]
-    return f"{median(pairs):.2f}" if pairs else "-"
+def paired_ratio(rows: list[float], base: list[float]) -> str:
+    """The median over rounds of the ratio to PyTorch in the same round, and its quartiles."""
+    ratios = [a / b for a, b in zip(rows, base, strict=True)] if base else []
+    if len(ratios) < 2:
+        return "-"
+    low, middle, high = quantiles(ratios, n=4)
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
 def table(records: list[dict]) -> list[str]:
     """The figures as a Markdown table."""
     lines = [
-        "| workload | column | ms | ÷ torch | peak MB | ÷ torch | faults | GFLOP/s | of peak |",
+        "| workload | column | ms | ÷ torch (quartiles) | peak MB | ÷ torch | faults | GFLOP/s "
+        "| of peak |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for workload in WORKLOADS:
-        chosen = [r for r in records if r.get("workload") == workload]
-        by_column = {c: [r for r in chosen if r["column"] == c] for c in (*COLUMNS, "peak")}
-        peaks = [r["gflops"] for r in by_column["peak"]]
+
+        def figures(column: str, key: str, workload: str = workload) -> list[float]:
+            return [
+                r[key]
+                for r in records
+                if r.get("workload") == workload and r["column"] == column and key in r
+            ]
+
+        peak = figures("peak", "ms")
         for column in COLUMNS:
-            rows, base = by_column[column], by_column["torch"]
-            if not rows:
+            ms = figures(column, "ms")
+            if not ms:
                 continue
-            ms = median(r["ms"] for r in rows)
-            rate = FLOPS[workload] / ms / 1e6
-            share = f"{rate / max(peaks):.0%}" if peaks else "-"
+            rate = FLOPS[workload] / median(ms) / 1e6
+            shares = [FLOPS[workload] * p / (PEAK_FLOPS * t) for p, t in zip(peak, ms, strict=True)]
+            memory, base = max(figures(column, "peak_mb")), figures("torch", "peak_mb")
             lines.append(
-                f"| {workload} | {column} | {ms:.4g} | {paired_ratio(rows, base, 'ms')} "
-                f"| {median(r['peak_rss_mb'] for r in rows):.0f} "
-                f"| {paired_ratio(rows, base, 'peak_rss_mb')} "
-                f"| {median(r['minor_faults'] for r in rows):.1f} | {rate:.0f} | {share} |"
+                f"| {workload} | {column} | {median(ms):.4g} "
+                f"| {paired_ratio(ms, figures('torch', 'ms'))} | {memory:.0f} "
+                f"| {f'{memory / max(base):.2f}' if base else '-'} "
+                f"| {median(figures(column, 'faults')):.1f} | {rate:.0f} | {median(shares):.0%} |"
             )
     return lines
 
 
 def summary(records: list[dict]) -> list[str]:
     """The lines under the table: peak, import, wheel."""
-    peaks = [r["gflops"] for r in records if r.get("column") == "peak"]
+    peaks = [PEAK_FLOPS / r["ms"] / 1e6 for r in records if r.get("column") == "peak" and "ms" in r]
     threads = sorted({r["threads"] for r in records if "threads" in r})
     lines = []
     if peaks:
         lines.append(
-            f"GEMM peak: best {max(peaks):.0f}, median {median(peaks):.0f} GFLOP/s; "
-            f"threads: {', '.join(map(str, threads))}"
+            f"GEMM peak: best {max(peaks):.0f}, median {median(peaks):.0f}, least {min(peaks):.0f} "
+            f"GFLOP/s; threads: {', '.join(map(str, threads))}"
         )
     for module in ("rushlight", "torch"):
         times = [r["ms"] for r in records if r.get("import") == module]
@@ -215,9 +221,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", type=names, default=list(WORKLOADS), metavar="NAME,NAME")
-    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--rounds", type=positive, default=15)
     parser.add_argument("--threads", type=positive, default=2)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of steps per process")
+    parser.add_argument("--seconds", type=float, default=0.2, help="of a turn")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append every record to a file")
     parser.add_argument("--report", type=Path, metavar="FILE", help="only show such a file")
     options = parser.parse_args()
@@ -230,14 +236,7 @@ def main() -> None:
     if options.json:
         with options.json.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(record) + "\n" for record in records)
-    quiet = quiet_rounds(records)
-    rounds, left = ({r["round"] for r in rs if "round" in r} for rs in (records, quiet))
-    if left:
-        print("\n".join([*table(quiet), "", *summary(quiet)]))
-        print(f"rounds: {len(left)}; left out because the machine was busy: {len(rounds - left)}")
-    else:
-        print("\n".join([*table(records), "", *summary(records)]))
-        print(f"BUSY MACHINE in all {len(rounds)} rounds: these figures mean nothing")
+    print("\n".join([*table(records), "", *summary(records)]))
 
 
 if __name__ == "__main__":

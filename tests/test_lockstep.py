@@ -71,3 +71,11 @@ def test_lockstep(name, dtype, steps, tolerance, torch):
     losses = np.array(losses)
     np.testing.assert_allclose(losses[:, 1], losses[:, 0], rtol=tolerance)
     assert abs(losses[-1, 0] - losses[0, 0]) > 1e-2  # it has moved
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt-nano"])
+def test_the_script_runs_with_only_its_imports_changed(name):
+    record = load("rushlight").measure(name, "float32", 0.02)
+    assert record["workload"] == name
+    assert record["parameters"] == {"mlp": 101770, "gpt-nano": 809856}[name]
+    assert record["ms"] > 0

@@ -148,11 +148,13 @@ rl_status rl_embedding_backward(rl_ctx *ctx, rl_real *table, const rl_real *g, c
 
 /* ---- matrix product ------------------------------------------------------------------------------------------------------------- */
 
+typedef enum { RL_IDENTITY, RL_RELU, RL_GELU, RL_GELU_TANH, RL_SILU } rl_activation;
+
 /* C = f(scale * A B + bias) + residual, or C += scale * A B when accumulate is 1.
  * c (..., M, N), a (..., M, K), b (..., K, N) with any strides (so transposes cost no copy); leading axes broadcast to c's.
- * c's last axis must have stride 1.  bias (N,).  residual has c's shape.  f is `activation`: 0 identity, 1 relu, 2
- * gelu, 3 gelu_tanh, 4 silu; `pre`, c's shape, receives the argument of f.  row_sum (M,) receives the sums of A's rows over K (2-D only):
- * the bias gradient. */
+ * c's last axis must have stride 1.  bias (N,).  residual has c's shape.  f is `activation`, an rl_activation;
+ * `pre`, c's shape, receives the argument of f.  row_sum (M,) receives the sums of scale * A's rows over K (2-D only): the bias gradient.
+ */
 rl_status rl_gemm(rl_ctx *ctx, rl_real *c, const rl_real *a, const rl_real *b, const rl_real *RL_OPTIONAL bias,
                   const rl_real *RL_OPTIONAL residual, rl_real *RL_OPTIONAL pre, rl_real *RL_OPTIONAL row_sum, double scale,
                   int64_t activation, int64_t accumulate);

@@ -294,6 +294,7 @@ def embedding_backward(table: Array, g: Array, index: Array, skip: int = -1) -> 
     call(K.embedding_backward, table, g, index, skip)
 
 
+# rl_activation of the header
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
 
 
