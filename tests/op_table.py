@@ -178,6 +178,13 @@ row("pow", lambda t, F, x, y: t.pow(x, y), np.power, In((3, 4), 0.3, 2), (4,))
 row("pow", lambda t, F, x: x**3, lambda x: x**3, (3, 4))
 row("pow", lambda t, F, x: x**2, lambda x: x**2, (3, 4))
 row("pow", lambda t, F, x: 2.0**x, lambda x: 2.0**x, (3, 4))
+row(
+    "remainder",
+    lambda t, F, x, y: t.remainder(x, y),
+    np.remainder,
+    In((3, 4), -3, 3),
+    In((4,), 0.3, 2),
+)
 row("maximum", lambda t, F, x, y: t.maximum(x, y), np.maximum, (3, 4), (4,))
 row("minimum", lambda t, F, x, y: t.minimum(x, y), np.minimum, (3, 4), (3, 1))
 row("clamp", lambda t, F, x: t.clamp(x, -0.5, 0.7), lambda x: np.clip(x, -0.5, 0.7), (5, 9))

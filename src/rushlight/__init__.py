@@ -80,7 +80,6 @@ from rushlight.ops import (
     div,
     dot,
     dropout,
-    embedding,
     eq,
     erf,
     exp,

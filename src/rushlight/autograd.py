@@ -3,9 +3,9 @@
 An operation computes an array and calls `record` with its vector-Jacobian product beside it. That
 makes a Tensor and, when an input needs a gradient, a Node. A node's inputs are nodes or leaf
 tensors, never arrays, so an intermediate that no product saved is freed at once. A product is a
-closure over Tensors, written with operations; it must not capture the tensor it belongs to (a saved
-output is captured as a tensor of its own), so a graph is free of cycles and dies by reference count
-alone.
+closure over Tensors, written with operations; it must not capture the tensor it belongs to, so a
+graph is free of cycles and dies by reference count alone. One that needs its own output says
+`keeps_output=True` and is given it as a second argument.
 
 What a product returns per input: a fresh Tensor (the same one never twice), `g` itself, a view of
 `g`, a `Partial`, or None where no gradient is needed.
@@ -38,7 +38,7 @@ class Version:
 
     def __init__(self) -> None:
         self.count = 0
-        self.viewed = False  # whether the graph holds a view of it
+        self.viewed = False  # whether a view was made of it
 
 
 class TensorBase:
@@ -57,17 +57,28 @@ class TensorBase:
 class Node:
     """One recorded operation."""
 
-    __slots__ = ("__weakref__", "attrs", "inputs", "name", "saved", "seq", "versions", "vjp")
+    __slots__ = (
+        "__weakref__",
+        "attrs",
+        "inputs",
+        "name",
+        "output",
+        "saved",
+        "seq",
+        "versions",
+        "vjp",
+    )
 
     def __init__(
         self,
         name: str,
         inputs: tuple[Node | TensorBase | None, ...],
-        vjp: Callable[[Tensor], tuple[Any, ...]] | None,
+        vjp: Callable[..., tuple[Any, ...]] | None,
         saved: tuple[TensorBase, ...],
         attrs: Mapping[str, Any] | None,
     ) -> None:
         self.name = name
+        self.output: Tensor | None = None  # one without this node, for products that need it
         self.inputs = inputs
         self.vjp = vjp
         self.saved = saved
@@ -165,6 +176,11 @@ class set_grad_enabled:
     def __exit__(self, *error: object) -> None:
         _mode.enabled = self.previous
 
+    def __call__(self, function: F) -> F:
+        """The function, run in this mode; as a decorator it leaves the mode outside alone."""
+        mode, _mode.enabled = _mode.enabled, self.previous
+        return _in_mode(function, mode)
+
 
 class no_grad:
     """No recording inside a `with` block, a decorated function or generator; per thread."""
@@ -257,26 +273,30 @@ def record(
     name: str,
     out: Array,
     inputs: tuple[TensorBase | None, ...],
-    vjp: Callable[[Tensor], tuple[Any, ...]] | None,
+    vjp: Callable[..., tuple[Any, ...]] | None,
     *,
     saved: tuple[TensorBase, ...] = (),
+    keeps_output: bool = False,
     attrs: Mapping[str, Any] | None = None,
 ) -> Tensor:
     """A Tensor over `out`, with a Node when recording and an input needs a gradient.
 
     vjp: from the gradient of `out` to those of `inputs`; None says there is no derivative.
     saved: the tensors that vjp captured and that must not change before it runs.
+    keeps_output: vjp takes the output, which must not change either, as its second argument.
     attrs: the operation's options, for export and profiling.
     """
     result = _tensor_class(out)
     if _mode.enabled:
         for x in inputs:
             if x is not None and x.needs_grad:
-                result.node = Node(name, tuple(map(edge, inputs)), vjp, saved, attrs)
                 result.needs_grad = True
-                for kept in saved:
-                    if kept.array is out:  # a saved output: changing the result changes it
-                        result.version = share_version(kept)
+                if keeps_output:
+                    output = alias(result)
+                    result.node = Node(name, tuple(map(edge, inputs)), vjp, (*saved, output), attrs)
+                    result.node.output = output
+                else:
+                    result.node = Node(name, tuple(map(edge, inputs)), vjp, saved, attrs)
                 break
     return result
 
@@ -291,8 +311,7 @@ def record_view(
     """`record` for an output that shares the memory of x."""
     result = record(name, out, (x,), vjp, attrs=attrs)
     result.version = version = share_version(x)
-    if result.node is not None:
-        version.viewed = True
+    version.viewed = True
     return result
 
 
@@ -374,9 +393,9 @@ def _run(start: Node | TensorBase, gradient: Tensor, retain_graph: bool) -> None
             g = g.materialise()
         owned.discard(node)
         vjp, inputs = _enter(node)
-        gradients = vjp(g)
+        gradients = vjp(g) if node.output is None else vjp(g, _own_output(node))
         if not retain_graph:
-            node.vjp, node.inputs, node.saved = _freed, (), ()
+            node.vjp, node.inputs, node.saved, node.output = _freed, (), (), None
         for target, new in zip(inputs, gradients, strict=True):
             if target is None or new is None:
                 continue
@@ -402,7 +421,7 @@ def _reachable(start: Node) -> list[Node]:
     return nodes
 
 
-def _enter(node: Node) -> tuple[Callable[[Tensor], Iterable[Any]], tuple[Any, ...]]:
+def _enter(node: Node) -> tuple[Callable[..., Iterable[Any]], tuple[Any, ...]]:
     if node.vjp is None:
         raise GraphError(f"{node.name}: no derivative of its own; second derivatives stop here")
     if node.vjp is _freed:
@@ -416,6 +435,16 @@ def _enter(node: Node) -> tuple[Callable[[Tensor], Iterable[Any]], tuple[Any, ..
             f"{node.name}: a tensor saved for backward was changed in place since (saved: {shapes})"
         )
     return node.vjp, node.inputs
+
+
+def _own_output(node: Node) -> Tensor:
+    """The output that a product needs; as the node's own where its derivative is recorded too."""
+    assert node.output is not None
+    if not _mode.enabled:
+        return node.output
+    output = alias(node.output)
+    output.node, output.needs_grad = node, True
+    return output
 
 
 def _freed(_: Tensor) -> tuple[Any, ...]:
@@ -470,7 +499,7 @@ def _add_to_leaf(leaf: TensorBase, new: Any, fresh: bool) -> None:
             leaf.grad = _sum(leaf.grad, new)
         elif isinstance(new, Partial):
             leaf.grad = new.materialise()
-        elif _mode.enabled or (fresh and new.array.flags.c_contiguous):
+        elif fresh and new.array.flags.c_contiguous:
             leaf.grad = new
-        else:
-            leaf.grad = new_tensor(kernels.copy(new.array))
+        else:  # what others may hold or see
+            leaf.grad = record("clone", kernels.copy(new.array), (new,), lambda g: (g,))

@@ -9,8 +9,9 @@ import numpy as np
 
 from rushlight import kernels
 from rushlight.autograd import TensorBase
+from rushlight.compat import device as Device
 from rushlight.dtypes import as_dtype, dtype, float32, from_numpy, int64
-from rushlight.errors import DeviceError, DtypeError, ShapeError
+from rushlight.errors import DtypeError, ShapeError
 from rushlight.kernels import Array
 from rushlight.ops.convert import TensorLike, as_tensor, host
 from rushlight.ops.shape import sizes
@@ -21,8 +22,8 @@ Dtype = dtype
 
 
 def _finish(array: Array, requires_grad: bool, device: Any = None) -> Tensor:
-    if device is not None and str(device) != "cpu":
-        raise DeviceError(f"device {device!r}: Rushlight runs on the CPU only")
+    if device is not None:
+        Device(device)
     result = Tensor(array)
     if requires_grad:
         result.requires_grad = True
@@ -42,23 +43,21 @@ def tensor(
     elif isinstance(data, np.ndarray | np.generic):
         array = np.asarray(data)
     else:
-        array = _from_lists(data)
+        array = _from_lists(data, as_dtype(dtype or float32).numpy)
     if dtype is not None:
         return _finish(kernels.cast(array, as_dtype(dtype).numpy), requires_grad, device)
     from_numpy(array.dtype)
     return _finish(kernels.copy(array), requires_grad, device)
 
 
-def _from_lists(data: Any) -> Array:
+def _from_lists(data: Any, wanted: np.dtype[Any]) -> Array:
     if isinstance(data, list | tuple) and _holds_tensors(data):
         data = _unwrapped(data)
     try:
         array = np.array(data)
     except ValueError as error:
         raise ShapeError(f"tensor: the lists are ragged: {error}") from None
-    if array.size == 0 and array.dtype == np.float64:
-        return array.astype(np.float32)
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+    return array.astype(np.float32) if array.dtype == np.float64 != wanted else array
 
 
 def _holds_tensors(data: Any) -> bool:
@@ -91,7 +90,9 @@ def full(
     requires_grad: bool = False,
 ) -> Tensor:
     """One value everywhere; the value decides the dtype unless one is given."""
-    kind = as_dtype(dtype or type(fill_value))
+    kind = as_dtype(
+        dtype or type(fill_value.item() if isinstance(fill_value, np.generic) else fill_value)
+    )
     return _filled(sizes((size,)), fill_value, kind, requires_grad, device)
 
 
@@ -161,7 +162,7 @@ def arange(
         start, end = 0, start
     if step == 0 or not math.isfinite(start) or not math.isfinite(end):
         raise ValueError(f"arange: cannot count from {start} to {end} by {step}")
-    whole = all(isinstance(n, int) for n in (start, end, step))
+    whole = all(isinstance(n, int | np.integer) for n in (start, end, step))
     kind = as_dtype(dtype) if dtype is not None else int64 if whole else float32
     return _finish(
         kernels.copy(np.arange(start, end, step).astype(kind.numpy)), requires_grad, device
@@ -172,12 +173,14 @@ def linspace(
     start: float, end: float, steps: int, *, dtype: Dtype = float32, requires_grad: bool = False
 ) -> Tensor:
     """`steps` evenly spaced numbers from start to end, both included."""
-    return _finish(kernels.copy(np.linspace(start, end, steps, dtype=dtype.numpy)), requires_grad)
+    return _finish(
+        kernels.copy(np.linspace(start, end, steps, dtype=as_dtype(dtype).numpy)), requires_grad
+    )
 
 
 def eye(n: int, m: int | None = None, *, dtype: Dtype = float32) -> Tensor:
     """Ones on the diagonal, zeros elsewhere."""
-    return _finish(kernels.copy(np.eye(n, m, dtype=dtype.numpy)), False)
+    return _finish(kernels.copy(np.eye(n, m, dtype=as_dtype(dtype).numpy)), False)
 
 
 # ---- random ----
@@ -188,6 +191,7 @@ def _state(generator: Generator | None) -> Array:
 
 
 def _real(name: str, kind: Dtype) -> Any:
+    kind = as_dtype(kind)
     if kind.numpy not in (kernels.FLOAT32, kernels.FLOAT64):
         raise DtypeError(f"{name}: dtype must be float32 or float64, got {kind}")
     return kind.numpy
@@ -244,11 +248,13 @@ def randint(
     if size is None or high is None:
         raise TypeError("randint: expected randint(high, size) or randint(low, high, size)")
     out = kernels.random_integers(sizes((size,)), _state(generator), int(low), int(high))
-    return _finish(out if dtype is int64 else out.astype(dtype.numpy), False, device)
+    kind = as_dtype(dtype).numpy
+    return _finish(out if kind == out.dtype else kernels.cast(out, kind), False, device)
 
 
 def randperm(n: int, *, generator: Generator | None = None) -> Tensor:
     """The integers 0 to n - 1 in random order."""
+    kernels.on_host("randperm")
     keys = kernels.random_uniform((n,), _state(generator), 0.0, 1.0, kernels.FLOAT64)
     return _finish(kernels.copy(np.argsort(keys, kind="stable")), False)
 

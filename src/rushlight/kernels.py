@@ -88,6 +88,11 @@ def copy_into(y: Array, x: Array) -> None:
         np.copyto(y, x, casting="unsafe")
 
 
+def apart(x: Array, y: Array) -> Array:
+    """The array itself, or a copy where it may share memory with y, which is to be written."""
+    return copy(x) if np.may_share_memory(x, y) else x
+
+
 def contiguous(x: Array) -> Array:
     """The array itself when it is row-major without gaps, a copy otherwise."""
     return x if x.flags.c_contiguous else copy(x)

@@ -23,6 +23,7 @@ class Generator:
 
     def manual_seed(self, seed: int) -> Generator:
         """Start over from a seed, any integer (taken modulo 2^64)."""
+        kernels.on_host("manual_seed")
         self.state[0] = int(seed) % 2**64
         self.state[1] = 0
         return self
@@ -39,10 +40,12 @@ class Generator:
 
     def get_state(self) -> Tensor:
         """A copy of the state, two int64 words."""
+        kernels.on_host("get_state")
         return new_tensor(self.state.view(np.int64).copy())
 
     def set_state(self, state: Tensor) -> None:
         """Go on from a state of `get_state`.  Raises ValueError for anything else."""
+        kernels.on_host("set_state")
         words = state.array
         if words.shape != (2,) or words.dtype != np.int64:
             raise ValueError(

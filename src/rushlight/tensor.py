@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,15 @@ class Size(tuple[int, ...]):
         return f"rushlight.Size({list(self)})"
 
 
+def _comparable(compare: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Any]:
+    """The operator of a comparison, which leaves to Python what holds no numbers, such as None."""
+
+    def run(x: Tensor, y: Any) -> Any:
+        return NotImplemented if y is None or isinstance(y, str) else compare(x, y)
+
+    return run
+
+
 class Tensor(TensorBase):
     """A multi-dimensional array of one dtype that can record how it was made.
 
@@ -37,6 +46,7 @@ class Tensor(TensorBase):
     """
 
     __slots__ = ()
+    __array_priority__ = 1000  # NumPy's scalars and arrays on the left of an operator give way
 
     # ---- what it is ----
 
@@ -248,8 +258,8 @@ class Tensor(TensorBase):
     __mod__ = remainder = ops.remainder
     __matmul__ = matmul = mm = bmm = ops.matmul
     __rmatmul__ = ops.rmatmul
-    __eq__ = eq = ops.eq  # type: ignore[assignment]
-    __ne__ = ne = ops.ne  # type: ignore[assignment]
+    __eq__, eq = _comparable(ops.eq), ops.eq
+    __ne__, ne = _comparable(ops.ne), ops.ne
     __lt__ = lt = ops.lt
     __le__ = le = ops.le
     __gt__ = gt = ops.gt
@@ -266,6 +276,12 @@ class Tensor(TensorBase):
     __isub__ = sub_ = ops.sub_
     __imul__ = mul_ = ops.mul_
     __itruediv__ = div_ = ops.div_
+    __ifloordiv__ = floor_divide_ = ops.floor_divide_
+    __imod__ = remainder_ = ops.remainder_
+    __ipow__ = pow_ = ops.pow_
+    __iand__ = bitwise_and_ = ops.bitwise_and_
+    __ior__ = bitwise_or_ = ops.bitwise_or_
+    __ixor__ = bitwise_xor_ = ops.bitwise_xor_
 
     # ---- methods ----
 

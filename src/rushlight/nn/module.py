@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rushlight.autograd import changed_in_place
 from rushlight.dtypes import float32, float64
@@ -22,6 +22,11 @@ class Parameter(Tensor):
     def __init__(self, data: Any, requires_grad: bool = True) -> None:
         super().__init__(contiguous(as_tensor(data).array))
         self.requires_grad = requires_grad
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        copied = super().__deepcopy__(memo)
+        copied.grad = None
+        return cast("Parameter", copied)
 
 
 class Buffer(Tensor):
@@ -220,7 +225,11 @@ class Module:
         own = dict(self._state())
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
-        arrays = {name: as_tensor(state_dict[name]).array for name in own if name in state_dict}
+        arrays = {
+            name: as_tensor(state_dict[name], own[name].array.dtype).array
+            for name in own
+            if name in state_dict
+        }
         wrong = [
             f"{name}: {array.shape} in the state, {own[name].array.shape} in the module"
             for name, array in arrays.items()
@@ -276,7 +285,9 @@ class Module:
             own = tensor.array.dtype
             if wanted is not None and own.kind == "f" and own != wanted:
                 tensor.array = to_dtype(tensor.detach(), wanted).array
-                tensor.grad = None
+                changed_in_place(tensor)
+                if tensor.grad is not None:
+                    tensor.grad = to_dtype(tensor.grad.detach(), wanted)
         return self
 
     def float(self) -> Module:

@@ -127,9 +127,8 @@ def _attention(
 ) -> Tensor:
     qa, ka, va = (_unit_last(x.array) for x in (q, k, v))
     out, lse = kernels.attention(qa, ka, va, keep, bias, scale, causal)
-    saved_out = new_tensor(out)
 
-    def vjp(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def vjp(g: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         gq, gk, gv = _gradient_buffers(qa, ka, va)
         kernels.attention_backward(
             gq, gk, gv, _unit_last(g.array), qa, ka, va, out, lse, keep, bias, scale, causal
@@ -141,8 +140,8 @@ def _attention(
         )
 
     attrs = {"scale": scale, "causal": causal}
-    saved = (q, k, v, saved_out) if mask is None else (q, k, v, saved_out, mask)
-    return record("attention", out, (q, k, v), vjp, saved=saved, attrs=attrs)
+    saved = (q, k, v) if mask is None else (q, k, v, mask)
+    return record("attention", out, (q, k, v), vjp, saved=saved, keeps_output=True, attrs=attrs)
 
 
 def _unit_last(x: Array) -> Array:

@@ -19,15 +19,18 @@ TensorLike: TypeAlias = "Tensor | Array | float | int | bool | list[Any] | tuple
 _SCALARS = (float, int, bool, np.generic)
 
 
-def as_tensor(x: TensorLike) -> Tensor:
-    """X as a Tensor, without a copy where it is one or an array; Python floats are float32."""
+def as_tensor(x: TensorLike, real: np.dtype[Any] = FLOAT32) -> Tensor:
+    """X as a Tensor, without a copy where it is one or an array.
+
+    Python floats become float64 where `real` is that, float32 otherwise.
+    """
     if isinstance(x, TensorBase):
         return x
     if isinstance(x, np.ndarray):
         from_numpy(x.dtype)
         return new_tensor(x)
     array = np.asarray(x)
-    if array.dtype == FLOAT64:
+    if array.dtype == FLOAT64 and real != FLOAT64:
         array = array.astype(FLOAT32)
     from_numpy(array.dtype)
     return new_tensor(array)
@@ -74,7 +77,10 @@ def pair(x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
     if isinstance(x, _SCALARS):
         y, x = _with_scalar(as_tensor(y), x)
         return x, y
-    return pair(as_tensor(x), as_tensor(y))
+    if isinstance(x, TensorBase):
+        return pair(x, as_tensor(y, x.array.dtype))
+    y = as_tensor(y)
+    return pair(as_tensor(x, y.array.dtype), y)
 
 
 def _with_scalar(x: Tensor, scalar: Any) -> tuple[Tensor, Tensor]:

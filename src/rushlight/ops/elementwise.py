@@ -148,19 +148,36 @@ def rdiv(x: TensorLike, y: TensorLike) -> Tensor:
 
 def rpow(x: TensorLike, y: TensorLike) -> Tensor:
     """Y to the power x."""
-    return pow(y, as_real(x))
+    return pow(y, x)
 
 
 def floor_divide(x: TensorLike, y: TensorLike) -> Tensor:
     """The largest whole number not above x / y; not differentiable."""
     x, y = pair(x, y)
+    _refuse_zero("floor_divide", y)
     return new_tensor(np.asarray(np.floor_divide(host(x, "floor_divide"), host(y, "floor_divide"))))
 
 
 def remainder(x: TensorLike, y: TensorLike) -> Tensor:
-    """X - y * floor(x / y), with the sign of y; not differentiable."""
+    """X - y * floor(x / y), with the sign of y."""
     x, y = pair(x, y)
-    return new_tensor(np.asarray(np.remainder(host(x, "remainder"), host(y, "remainder"))))
+    _refuse_zero("remainder", y)
+    out = np.asarray(np.remainder(host(x, "remainder"), host(y, "remainder")))
+    if not is_real(x):
+        return new_tensor(out)
+
+    def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        gy = None
+        if y.needs_grad:
+            gy = sum_to(neg(mul(g, floor_divide(x, y))), y.array.shape)
+        return sum_to(g, x.array.shape) if x.needs_grad else None, gy
+
+    return record("remainder", out, (x, y), vjp, saved=(x, y))
+
+
+def _refuse_zero(name: str, y: Tensor) -> None:
+    if y.array.dtype.kind != "f" and not host(y, name).all():
+        raise ZeroDivisionError(f"{name}: integer division by zero")
 
 
 def zero_like(x: Tensor) -> Tensor:
@@ -207,6 +224,8 @@ def clamp(x: TensorLike, min: float | None = None, max: float | None = None) -> 
         raise ValueError("clamp: min or max must be given")
     low = -np.inf if min is None else min
     high = np.inf if max is None else max
+    if any(isinstance(bound, float) for bound in (min, max)):
+        x = as_real(x)
     if not is_real(x):
         return _on_integers("clamp", lambda a: np.clip(a, min, max), x)
     bounds = np.array(low, x.array.dtype), np.array(high, x.array.dtype)
@@ -281,8 +300,7 @@ def sign(x: TensorLike) -> Tensor:
 def exp(x: TensorLike) -> Tensor:
     """E to the power x."""
     x = as_real(x)
-    y = new_tensor(kernels.exp(x.array))
-    return record("exp", y.array, (x,), lambda g: (mul(g, y),), saved=(y,))
+    return record("exp", kernels.exp(x.array), (x,), lambda g, y: (mul(g, y),), keeps_output=True)
 
 
 def log(x: TensorLike) -> Tensor:
@@ -294,8 +312,8 @@ def log(x: TensorLike) -> Tensor:
 def sqrt(x: TensorLike) -> Tensor:
     """Square root."""
     x = as_real(x)
-    y = new_tensor(kernels.sqrt(x.array))
-    return record("sqrt", y.array, (x,), lambda g: (div(g, mul(y, 2.0)),), saved=(y,))
+    out = kernels.sqrt(x.array)
+    return record("sqrt", out, (x,), lambda g, y: (div(g, mul(y, 2.0)),), keeps_output=True)
 
 
 def rsqrt(x: TensorLike) -> Tensor:
@@ -336,8 +354,8 @@ def erf(x: TensorLike) -> Tensor:
     return record("erf", kernels.erf(x.array), (x,), vjp, saved=(x,))
 
 
-def relu(x: TensorLike) -> Tensor:
-    """The larger of x and 0.  (...) -> (...)."""
+def relu(x: TensorLike, inplace: bool = False) -> Tensor:
+    """The larger of x and 0.  (...) -> (...).  inplace changes nothing: use what is returned."""
     x = as_tensor(x)
     if not is_real(x):
         return _on_integers("relu", lambda a: np.maximum(a, 0), x)
@@ -347,19 +365,22 @@ def relu(x: TensorLike) -> Tensor:
 def tanh(x: TensorLike) -> Tensor:
     """Hyperbolic tangent."""
     x = as_real(x)
-    y = new_tensor(kernels.tanh(x.array))
-    return record("tanh", y.array, (x,), lambda g: (tanh_backward(g, y),), saved=(y,))
+    out = kernels.tanh(x.array)
+    return record("tanh", out, (x,), lambda g, y: (tanh_backward(g, y),), keeps_output=True)
 
 
 def sigmoid(x: TensorLike) -> Tensor:
     """Logistic function: the inverse of 1 + exp(-x), without overflow."""
     x = as_real(x)
-    y = new_tensor(kernels.sigmoid(x.array))
-    return record("sigmoid", y.array, (x,), lambda g: (sigmoid_backward(g, y),), saved=(y,))
+    out = kernels.sigmoid(x.array)
+    return record("sigmoid", out, (x,), lambda g, y: (sigmoid_backward(g, y),), keeps_output=True)
 
 
-def silu(x: TensorLike) -> Tensor:
-    """X * sigmoid(x), element-wise.  (...) -> (...).  Source: arXiv:1702.03118."""
+def silu(x: TensorLike, inplace: bool = False) -> Tensor:
+    """X * sigmoid(x), element-wise.  (...) -> (...).  inplace as in `relu`.
+
+    Source: arXiv:1702.03118.
+    """
     x = as_real(x)
     return record("silu", kernels.silu(x.array), (x,), lambda g: (silu_backward(g, x),), saved=(x,))
 

@@ -42,6 +42,7 @@ def _plain(index: Any) -> tuple[Any, bool]:
             if isinstance(item, TensorBase):
                 item = item.array
             if isinstance(item, np.ndarray) and item.ndim == 0 and item.dtype.kind in "iu":
+                kernels.on_host("getitem: an index that is a tensor")
                 item = int(item)
             if isinstance(item, bool | list | np.ndarray):
                 basic = False
@@ -98,7 +99,7 @@ def setitem(x: Tensor, index: Any, value: TensorLike) -> None:
     Raises GraphError when x or value is being recorded; build the result with `where`, `cat` or
     `masked_fill` then.
     """
-    value = as_tensor(value)
+    value = as_tensor(value, x.array.dtype)
     if is_grad_enabled() and (x.needs_grad or value.needs_grad):
         raise GraphError(
             "setitem: assigning into a part is not differentiable; use where, masked_fill, cat or "
@@ -108,7 +109,7 @@ def setitem(x: Tensor, index: Any, value: TensorLike) -> None:
     try:
         if basic:
             place = x.array[plain]
-            kernels.copy_into(place, _fitted(value.array, place.shape))
+            kernels.copy_into(place, kernels.apart(_fitted(value.array, place.shape), place))
         else:
             host(x, "setitem")[plain] = value.array
     except IndexError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rushlight import kernels
-from rushlight.autograd import new_tensor, record
+from rushlight.autograd import is_grad_enabled, new_tensor, record
 from rushlight.errors import DtypeError, ShapeError
 from rushlight.kernels import Array
 from rushlight.ops.convert import TensorLike, as_tensor, host, is_real, pair
@@ -87,8 +87,10 @@ def linear(
     )
 
     def vjp(g: Tensor) -> tuple[Any, ...]:
-        inner = g if pre is None else _ACTIVATION_BACKWARD[activation](g, pre)  # type: ignore[index]
-        return (*linear_backward(inner, x, weight, bias), g)
+        if activation is None or pre is None:
+            return (*linear_backward(g, x, weight, bias), g)
+        again = linear(x, weight, bias) if is_grad_enabled() else pre  # recorded for the second
+        return (*linear_backward(_ACTIVATION_BACKWARD[activation](g, again), x, weight, bias), g)
 
     saved = (x, weight) if pre is None else (x, weight, pre)
     return record("linear", out, (x, weight, bias, residual), vjp, saved=saved)

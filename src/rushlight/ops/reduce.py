@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from rushlight import kernels
-from rushlight.autograd import new_tensor, record, share_version
+from rushlight.autograd import new_tensor, record
 from rushlight.dtypes import dtype as Dtype
 from rushlight.kernels import INT64, Array, Shape
 from rushlight.ops.convert import TensorLike, as_real, as_tensor, host, is_real, to_dtype
@@ -40,9 +40,9 @@ Dim: TypeAlias = "int | Sequence[int] | None"
 
 def axes_of(name: str, dim: Dim, ndim: int) -> tuple[int, ...]:
     """The axes that dim means, each in [0, ndim).  Raises IndexError, ShapeError when repeated."""
-    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+    if dim is None or (isinstance(dim, Sequence) and len(dim) == 0):
         return tuple(range(ndim))
-    listed = (dim,) if isinstance(dim, int) else tuple(dim)
+    listed = (dim,) if isinstance(dim, int | np.integer) else tuple(dim)
     axes = tuple(axis(name, d, ndim) for d in listed)
     if len(set(axes)) != len(axes):
         raise ValueError(f"{name}: an axis appears twice in dim={dim}")
@@ -113,20 +113,13 @@ def norm(x: TensorLike, p: float = 2, dim: Dim = None, keepdim: bool = False) ->
         raise ValueError(f"norm: p={p} is not supported, only 2; write it with abs, pow and sum")
     x = as_real(x)
     axes = axes_of("norm", dim, x.array.ndim)
-    kept = kernels.sqrt(kernels.sum_axes(kernels.mul(x.array, x.array), axes))
-    out = kept if keepdim else kept.reshape(_dropped(x.array.shape, axes))
-    value = new_tensor(kept)
+    out = kernels.sqrt(kernels.sum_axes(kernels.mul(x.array, x.array), axes))
 
-    def vjp(g: Tensor) -> tuple[Tensor]:  # x / |x|, and 0 at 0
-        return (mul(x, div(reshape(g, kept.shape), maximum(value, 1e-30))),)
+    def vjp(g: Tensor, y: Tensor) -> tuple[Tensor]:  # x / |x|, and 0 at 0
+        return (mul(x, div(g, maximum(y, 1e-30))),)
 
-    return _of_saved(value, record("norm", out, (x,), vjp, saved=(x, value)))
-
-
-def _of_saved(value: Tensor, result: Tensor) -> Tensor:
-    """The result, which is a saved value in another shape: to change it is to change that."""
-    result.version = share_version(value)
-    return result
+    result = record("norm", out, (x,), vjp, saved=(x,), keeps_output=True)
+    return result if keepdim else reshape(result, _dropped(x.array.shape, axes))
 
 
 # ---- largest and smallest ----
@@ -161,18 +154,15 @@ def _extreme(
     axes = axes_of(name, dim, x.array.ndim)
     if not is_real(x):
         return new_tensor(np.asarray(on_integers(host(x, name), axis=axes, keepdims=keepdim)))
-    kept = kernel(x.array, axes)
-    out = kept if keepdim else kept.reshape(_dropped(x.array.shape, axes))
-    value = new_tensor(kept)
 
-    def vjp(g: Tensor) -> tuple[Tensor]:
-        chosen = eq(x, value)
+    def vjp(g: Tensor, y: Tensor) -> tuple[Tensor]:
+        chosen = eq(x, y)
         count = sum(to_dtype(chosen, x.array.dtype), axes, keepdim=True)
-        share = div(reshape(g, kept.shape), count)
-        return (where(chosen, share, zero_like(g)),)
+        return (where(chosen, div(g, count), zero_like(g)),)
 
-    attrs = {"dim": axes, "keepdim": keepdim}
-    return _of_saved(value, record(name, out, (x,), vjp, saved=(x, value), attrs=attrs))
+    out, attrs = kernel(x.array, axes), {"dim": axes}
+    result = record(name, out, (x,), vjp, saved=(x,), keeps_output=True, attrs=attrs)
+    return result if keepdim else reshape(result, _dropped(x.array.shape, axes))
 
 
 def _extreme_along(
@@ -195,18 +185,18 @@ def max(x: TensorLike, dim: Any = None, keepdim: bool = False) -> Any:
     """Largest of all elements, `(values, indices)` over one axis, or `maximum` of two tensors."""
     if dim is None:
         return amax(x)
-    if not isinstance(dim, int):
+    if not isinstance(dim, int | np.integer):
         return maximum(x, dim)
-    return _extreme_along("max", np.argmax, as_tensor(x), dim, keepdim)
+    return _extreme_along("max", np.argmax, as_tensor(x), int(dim), keepdim)
 
 
 def min(x: TensorLike, dim: Any = None, keepdim: bool = False) -> Any:
     """Smallest of all elements, `(values, indices)` over one axis, or `minimum` of two tensors."""
     if dim is None:
         return amin(x)
-    if not isinstance(dim, int):
+    if not isinstance(dim, int | np.integer):
         return minimum(x, dim)
-    return _extreme_along("min", np.argmin, as_tensor(x), dim, keepdim)
+    return _extreme_along("min", np.argmin, as_tensor(x), int(dim), keepdim)
 
 
 def argmax(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor:

@@ -14,8 +14,9 @@ import numpy as np
 
 from rushlight import dtypes, kernels
 from rushlight.autograd import Partial, TensorBase, new_tensor, record, record_view
+from rushlight.compat import device
 from rushlight.dtypes import dtype
-from rushlight.errors import DeviceError, ShapeError
+from rushlight.errors import ShapeError
 from rushlight.kernels import Array, Shape
 from rushlight.ops.convert import TensorLike, as_tensor, host, is_real, promoted, to_dtype
 from rushlight.ops.elementwise import sum_to, where, zero_like
@@ -447,7 +448,8 @@ def _triangle(name: str, triangle: Callable[..., Array], x: TensorLike, diagonal
 def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """X in another dtype; devices other than the CPU are refused."""
     wanted = conversion("to", args, kwargs)
-    return x if wanted is None else to_dtype(x, wanted)
+    result = x if wanted is None else to_dtype(x, wanted)
+    return clone(result) if result is x and kwargs.get("copy") else result
 
 
 def conversion(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> np.dtype[Any] | None:
@@ -465,8 +467,7 @@ def conversion(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> np.d
         elif isinstance(wanted, TensorBase):
             found = wanted.array.dtype
         elif isinstance(wanted, str):
-            if wanted.partition(":")[0] != "cpu":
-                raise DeviceError(f"{name}: device {wanted!r}: Rushlight runs on the CPU only")
+            device(wanted)
         elif not (wanted is None or isinstance(wanted, bool)):
             raise TypeError(f"{name}: expected a dtype or a device, got {wanted!r}")
     return found

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rushlight import kernels
-from rushlight.autograd import new_tensor, record
+from rushlight.autograd import record
 from rushlight.ops.convert import TensorLike, as_real
 from rushlight.ops.shape import axis, contiguous, transpose, unsqueeze
 
@@ -32,8 +32,8 @@ def softmax(x: TensorLike, dim: int) -> Tensor:
 
 
 def _softmax_rows(x: Tensor) -> Tensor:
-    y = new_tensor(kernels.softmax(x.array))
-    return record("softmax", y.array, (x,), lambda g: (_softmax_backward(g, y),), saved=(y,))
+    out = kernels.softmax(x.array)
+    return record("softmax", out, (x,), lambda g, y: (_softmax_backward(g, y),), keeps_output=True)
 
 
 def _softmax_backward(g: Tensor, y: Tensor) -> Tensor:
@@ -47,9 +47,9 @@ def log_softmax(x: TensorLike, dim: int) -> Tensor:
 
 
 def _log_softmax_rows(x: Tensor) -> Tensor:
-    y = new_tensor(kernels.log_softmax(x.array))
+    out = kernels.log_softmax(x.array)
     return record(
-        "log_softmax", y.array, (x,), lambda g: (_log_softmax_backward(g, y),), saved=(y,)
+        "log_softmax", out, (x,), lambda g, y: (_log_softmax_backward(g, y),), keeps_output=True
     )
 
 
@@ -70,11 +70,11 @@ def logsumexp(x: TensorLike, dim: int = -1, keepdim: bool = False) -> Tensor:
         out = transpose(out, dim, -1)
         return out if keepdim else out.squeeze(dim)
     x = contiguous(x)
-    y = new_tensor(kernels.logsumexp(x.array))
+    y = kernels.logsumexp(x.array)
 
-    def vjp(g: Tensor) -> tuple[Tensor]:
-        out = kernels.logsumexp_backward(kernels.contiguous(g.array), x.array, y.array)
+    def vjp(g: Tensor, _: Tensor) -> tuple[Tensor]:
+        out = kernels.logsumexp_backward(kernels.contiguous(g.array), x.array, y)
         return (record("logsumexp_backward", out, (g, x), None),)
 
-    result = record("logsumexp", y.array, (x,), vjp, saved=(x, y))
+    result = record("logsumexp", y, (x,), vjp, saved=(x,), keeps_output=True)
     return unsqueeze(result, -1) if keepdim else result
