@@ -153,15 +153,17 @@ static int view_of_buffer(PyObject *array, rl_view *view, bool written, const ch
     Py_buffer buffer;
     if (PyObject_GetBuffer(array, &buffer, PyBUF_STRIDES | PyBUF_FORMAT | (written ? PyBUF_WRITABLE : 0))) {
         PyErr_Clear();
-        PyErr_Format(PyExc_TypeError, "%s: cannot %s %R", kernel, written ? "write to" : "read", array);
+        const char *why = written ? "cannot be written: it is read-only, as what expand gives, or holds no numbers" : "cannot be read";
+        PyErr_Format(PyExc_TypeError, "%s: an argument of type %R %s", kernel, (PyObject *)Py_TYPE(array), why);
         return -1;
     }
     const char *format = buffer.format ? buffer.format : "B";
-    bool fits = fill_view(view, dtype_of_format(format), buffer.buf, buffer.ndim, buffer.shape, buffer.strides);
+    bool fits = buffer.ndim == 0 || (buffer.shape && buffer.strides); /* ctypes gives no strides although asked */
+    fits = fits && fill_view(view, dtype_of_format(format), buffer.buf, buffer.ndim, buffer.shape, buffer.strides);
     if (!fits)
         PyErr_Format(PyExc_TypeError,
-                     "%s: an array of format '%s' and %d axes cannot be used (unknown dtype, misaligned, or more than %d axes)", kernel,
-                     format, buffer.ndim, RL_MAX_DIMS);
+                     "%s: an array of format '%s' and %d axes cannot be used (unknown dtype, misaligned, no strides, or more than %d axes)",
+                     kernel, format, buffer.ndim, RL_MAX_DIMS);
     PyBuffer_Release(&buffer);
     return fits ? 0 : -1;
 }

@@ -95,7 +95,7 @@ def test_the_door_refuses_what_it_cannot_read():
         _core.call(10_000)
     frozen = np.ones(3, np.float32)
     frozen.setflags(write=False)
-    with pytest.raises(TypeError, match="exp: cannot write"):
+    with pytest.raises(TypeError, match=r"exp: .*cannot be written"):
         _core.call(kernels.K.exp, frozen, x)
     with pytest.raises(TypeError, match="exp"):
         _core.call(kernels.K.exp, x, "text")

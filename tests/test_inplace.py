@@ -64,3 +64,27 @@ def test_overlapping_copies():
     expected = y.numpy().T.copy()
     y.copy_(y.T)
     np.testing.assert_array_equal(y.numpy(), expected)
+
+
+def test_a_tensor_changed_by_itself():
+    x = rl.tensor([1.0, 2.0], requires_grad=True)
+    y = x * 3
+    y.mul_(y)
+    y.sum().backward()
+    assert x.grad.tolist() == [18, 36]
+
+
+def test_what_cannot_be_written_is_left_as_it_is():
+    x, w = rl.ones(1).expand(3), rl.ones(3, requires_grad=True)
+    with pytest.raises((TypeError, GraphError)):
+        x += w
+    assert not x.requires_grad
+
+
+def test_an_index_may_change_after_its_use():
+    for index in ([0, 1], np.array([0, 1])):
+        x = rl.arange(4.0).requires_grad_()
+        y = x[index].sum()
+        index[0] = 3
+        y.backward()
+        assert x.grad.tolist() == [1, 1, 0, 0]

@@ -1,6 +1,7 @@
 """Modules: registration, walking, state, modes, layers against PyTorch."""
 
 import copy
+import operator
 
 import numpy as np
 import pytest
@@ -198,3 +199,34 @@ def test_initial_values():
     assert table.weight[9].tolist() == [0] * 4
     table(rl.tensor([9, 1])).sum().backward()
     assert table.weight.grad[9].tolist() == [0] * 4
+
+
+def test_containers_are_edited_like_lists():
+    first, second, third = nn.ReLU(), nn.Tanh(), nn.Linear(2, 2)
+    for kind in (nn.ModuleList, lambda modules: nn.Sequential(*modules)):
+        modules = kind([first, third])
+        modules.insert(1, second)
+        assert list(modules) == [first, second, third]
+        assert [*modules.state_dict()] == ["2.weight", "2.bias"]
+        assert modules.pop(0) is first
+        assert [*modules.state_dict()] == ["1.weight", "1.bias"]
+        modules[0] = first
+        del modules[1:]
+        assert list(operator.add(modules, [second])) == [first, second]
+        assert type(modules[:1]) is type(modules)
+    named = nn.ModuleDict([("a", first), ("b", second)])
+    assert named.pop("a") is first
+    named.clear()
+    assert len(named) == 0
+
+
+def test_slices_of_a_sequence_keep_their_names():
+    model = rl.nn.Sequential(rl.nn.ReLU(), rl.nn.Linear(2, 2), rl.nn.Linear(2, 2))
+    assert [*model[2:].state_dict()] == ["2.weight", "2.bias"]
+
+
+def test_copies_of_modules_start_without_gradients():
+    model = rl.nn.Linear(2, 2)
+    model(rl.ones(1, 2)).sum().backward()
+    assert copy.deepcopy(model).weight.grad is None
+    assert model.double().weight.grad.dtype == rl.float64

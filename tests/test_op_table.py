@@ -1,6 +1,7 @@
 """Every row of the table: values, gradients, PyTorch, and that no operation is without a row."""
 
 import ast
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,22 @@ def recorded_names():
             if recorded and isinstance(node.args[0], ast.Constant):
                 names.add(node.args[0].value)
     return {name for name in names if not name.endswith("_backward")}
+
+
+def test_graphs_of_all_operations_die_with_their_results():
+    gc.collect()
+    gc.disable()
+    try:
+        for _, call, _, inputs in ROWS:
+            x = tensors(draw(inputs, np.float32), requires_grad=True)
+            out = call(rl, F, *x)
+            if out.requires_grad:
+                out.sum().backward()
+        F.dropout(rl.ones(3, requires_grad=True)).sum().backward()
+        del x, out
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_every_operation_has_a_row(monkeypatch):

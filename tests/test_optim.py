@@ -173,7 +173,50 @@ def test_groups_and_bad_options():
         optim.SGD([])
     with pytest.raises(ValueError, match="twice"):
         optim.SGD([a, a])
-    with pytest.raises(ValueError, match="unknown options"):
-        optim.SGD([{"params": [a], "rate": 1}])
+    with pytest.raises(ValueError, match="did you mean 'momentum'"):
+        optim.SGD([{"params": [a], "momentun": 1}])
+    kept = optim.SGD([{"params": [a], "lr_scale": 3}])
+    other = optim.SGD([a])
+    other.load_state_dict(kept.state_dict())
+    assert other.param_groups[0]["lr_scale"] == 3
+    with pytest.raises(ValueError, match="contiguous"):
+        optim.SGD([rl.ones(3, 2).t().requires_grad_()])
     with pytest.raises(ValueError, match="leaf"):
         optim.SGD([a * 2])
+
+
+def test_gradients_of_any_layout_step():
+    p = rl.nn.Parameter(rl.zeros(3, 2))
+    p.grad = rl.arange(6.0).view(2, 3).t()
+    rl.optim.SGD([p], lr=1.0).step()
+    assert p.tolist() == [[0, -3], [-1, -4], [-2, -5]]
+
+
+def test_a_momentum_set_late_is_refused_by_name():
+    p = rl.nn.Parameter(rl.zeros(2))
+    optimizer = rl.optim.SGD([p], lr=1.0)
+    optimizer.param_groups[0]["momentum"] = 0.9
+    p.grad = rl.ones(2)
+    with pytest.raises(ValueError, match="momentum_buffer"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("foreach", [None, False])
+def test_an_optimizer_says_that_its_model_was_converted(foreach):
+    model = rl.nn.Linear(3, 2)
+    optimizer = rl.optim.AdamW(model.parameters(), foreach=foreach)
+    model.double()
+    model(rl.ones(1, 3, dtype=rl.float64)).sum().backward()
+    with pytest.raises(rl.DtypeError, match="convert a model before"):
+        optimizer.step()
+
+
+def test_one_group_steps_parameters_of_both_dtypes():
+    p, q = rl.nn.Parameter(rl.ones(2)), rl.nn.Parameter(rl.ones(2, dtype=rl.float64))
+    optimizer = rl.optim.SGD([{"params": [p, q], "name": "both"}], lr=0.5)
+    rates = optimizer.param_groups[0]["lr_arrays"]
+    before = {kind: id(array) for kind, array in rates.items()}
+    (p.sum() + q.sum().float()).backward()
+    optimizer.step()
+    assert p.tolist() == q.tolist() == [0.5, 0.5]
+    assert {kind: id(array) for kind, array in rates.items()} == before

@@ -1,7 +1,6 @@
 """Faults that were found by using it, each with others of its kind."""
 
 import copy
-import operator
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 
 import rushlight as rl
 import rushlight.nn.functional as F
-from rushlight import CompileError, GraphError, _core
+from rushlight import CompileError, GraphError, _core, kernels
 
 
 def test_single_elements_are_views():
@@ -231,7 +230,6 @@ def test_wrong_arguments_are_refused():
 
 
 def test_modules_keep_what_they_are():
-    import copy
 
     net = rl.nn.Linear(2, 2)
     net.register_buffer("c", rl.ones(2), persistent=False)
@@ -344,27 +342,6 @@ def test_assignment_drops_surplus_axes_of_one():
     assert x.tolist() == [[1, 1, 1], [0, 0, 5]]
 
 
-@pytest.mark.parametrize("foreach", [None, False])
-def test_an_optimizer_says_that_its_model_was_converted(foreach):
-    model = rl.nn.Linear(3, 2)
-    optimizer = rl.optim.AdamW(model.parameters(), foreach=foreach)
-    model.double()
-    model(rl.ones(1, 3, dtype=rl.float64)).sum().backward()
-    with pytest.raises(rl.DtypeError, match="convert a model before"):
-        optimizer.step()
-
-
-def test_one_group_steps_parameters_of_both_dtypes():
-    p, q = rl.nn.Parameter(rl.ones(2)), rl.nn.Parameter(rl.ones(2, dtype=rl.float64))
-    optimizer = rl.optim.SGD([{"params": [p, q], "name": "both"}], lr=0.5)
-    rates = optimizer.param_groups[0]["lr_arrays"]
-    before = {kind: id(array) for kind, array in rates.items()}
-    (p.sum() + q.sum().float()).backward()
-    optimizer.step()
-    assert p.tolist() == q.tolist() == [0.5, 0.5]
-    assert {kind: id(array) for kind, array in rates.items()} == before
-
-
 def test_inference_mode_takes_a_mode():
     x = rl.ones(1, requires_grad=True)
     with rl.inference_mode():
@@ -384,26 +361,6 @@ def test_what_no_gradient_needs_is_freed():
         del middle
         assert gone() is None
         out.sum().backward()
-
-
-def test_containers_are_edited_like_lists():
-    nn = rl.nn
-    first, second, third = nn.ReLU(), nn.Tanh(), nn.Linear(2, 2)
-    for kind in (nn.ModuleList, lambda modules: nn.Sequential(*modules)):
-        modules = kind([first, third])
-        modules.insert(1, second)
-        assert list(modules) == [first, second, third]
-        assert [*modules.state_dict()] == ["2.weight", "2.bias"]
-        assert modules.pop(0) is first
-        assert [*modules.state_dict()] == ["1.weight", "1.bias"]
-        modules[0] = first
-        del modules[1:]
-        assert list(operator.add(modules, [second])) == [first, second]
-        assert type(modules[:1]) is type(modules)
-    named = nn.ModuleDict([("a", first), ("b", second)])
-    assert named.pop("a") is first
-    named.clear()
-    assert len(named) == 0
 
 
 def test_python_floats_keep_the_precision_of_their_place():
@@ -446,13 +403,6 @@ def test_remainder_has_a_slope_and_refuses_zero():
             operation(rl.arange(3), 0)
 
 
-def test_copies_of_modules_start_without_gradients():
-    model = rl.nn.Linear(2, 2)
-    model(rl.ones(1, 2)).sum().backward()
-    assert copy.deepcopy(model).weight.grad is None
-    assert model.double().weight.grad.dtype == rl.float64
-
-
 def test_conversions_on_request():
     x = rl.ones(2)
     assert x.to(rl.float32) is x
@@ -471,3 +421,57 @@ def test_a_mode_decorates():
 
     assert not double().requires_grad
     assert (x * 2).requires_grad
+
+
+def test_repeat_of_many_axes():
+    x = rl.randn(1, 2, 1, 2, 1, 3, 1, requires_grad=True)
+    times = (1, 2, 1, 2, 1, 1, 2)
+    y = x.repeat(*times)
+    np.testing.assert_array_equal(y.detach().numpy(), np.tile(x.detach().numpy(), times))
+    y.sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), np.full(x.shape, 8.0))
+    assert rl.ones(2).repeat(0).shape == (0,)
+    with pytest.raises(rl.ShapeError, match="repeat"):
+        x.repeat(*[-1] * 7)
+
+
+def test_losses_and_attention_without_heads_or_classes():
+    q = rl.randn(1, 0, 3, 8)
+    assert F.scaled_dot_product_attention(q, q, q, dropout_p=0.1).shape == (1, 0, 3, 8)
+    none, ignored = rl.ones(2, 0), rl.tensor([-100, -100])
+    assert F.cross_entropy(none, none, label_smoothing=0.1).item() == 0
+    assert F.cross_entropy(none, ignored, weight=rl.ones(0)).item() == 0
+
+
+def test_backward_within_backward():
+    class Last:
+        def __del__(self):
+            with rl.enable_grad():
+                (rl.ones(1, requires_grad=True) * 2).backward()
+
+    x, g = rl.ones(3, requires_grad=True), rl.ones(3)
+    g.last = Last()
+    x.grad = g
+    del g
+    (x * 2).sum().backward(create_graph=True)
+    assert x.grad.tolist() == [3, 3, 3]
+
+
+def test_the_door_takes_no_array_without_strides():
+    import ctypes
+
+    with pytest.raises(TypeError, match="fill"):
+        kernels.call(kernels.K.fill, (ctypes.c_float * 3)(), 2.0)
+
+
+def test_integers_to_a_fraction_are_fractions():
+    assert (rl.tensor([1, 2]) ** 2.0).dtype == rl.float32
+    assert (rl.tensor([1, 2]) ** 2).dtype == rl.int64
+
+
+def test_a_wrong_number_of_threads_is_refused():
+    environment = {**os.environ, "RUSHLIGHT_NUM_THREADS": "many"}
+    done = subprocess.run(
+        [sys.executable, "-c", "import rushlight"], env=environment, capture_output=True, text=True
+    )
+    assert "RUSHLIGHT_NUM_THREADS=many" in done.stderr

@@ -58,16 +58,8 @@ class Node:
     """One recorded operation."""
 
     __slots__ = (
-        "__weakref__",
-        "attrs",
-        "inputs",
-        "name",
-        "output",
-        "saved",
-        "seq",
-        "versions",
-        "vjp",
-    )
+        "__weakref__", "attrs", "inputs", "name", "output", "saved", "seq", "versions", "vjp",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -131,7 +123,7 @@ class Partial:
 
 _sequence = itertools.count(1)
 _by_sequence = attrgetter("seq")
-_leaf_lock = threading.Lock()
+_leaf_lock = threading.RLock()  # what dies under it may itself run backward
 
 
 def new_tensor(array: Array) -> Tensor:
@@ -177,7 +169,7 @@ class set_grad_enabled:
         _mode.enabled = self.previous
 
     def __call__(self, function: F) -> F:
-        """The function, run in this mode; as a decorator it leaves the mode outside alone."""
+        """As a decorator: the function, run in this mode; the mode outside is left alone."""
         mode, _mode.enabled = _mode.enabled, self.previous
         return _in_mode(function, mode)
 
@@ -331,11 +323,7 @@ def alias(x: TensorBase) -> Tensor:
 
 def total_versions(saved: tuple[TensorBase, ...]) -> int:
     """Grows when any of the tensors is changed in place."""
-    total = 0
-    for x in saved:
-        if x.version is not None:
-            total += x.version.count
-    return total
+    return sum([x.version.count for x in saved if x.version is not None])
 
 
 def changed_in_place(x: TensorBase) -> None:
@@ -375,8 +363,12 @@ def backward(
         raise ShapeError(
             f"backward: gradient has shape {gradient.array.shape}, expected {root.array.shape}"
         )
-    with set_grad_enabled(create_graph):
+    before = _mode.enabled
+    try:
+        _mode.enabled = create_graph
         _run(start, gradient, retain_graph or create_graph)
+    finally:
+        _mode.enabled = before
 
 
 def _run(start: Node | TensorBase, gradient: Tensor, retain_graph: bool) -> None:

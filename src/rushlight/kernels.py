@@ -33,6 +33,13 @@ _core.setup(
 )
 
 
+def check_threads() -> None:
+    """Refuse a RUSHLIGHT_NUM_THREADS that is no number of threads."""
+    asked = os.environ.get("RUSHLIGHT_NUM_THREADS", "1")
+    if not asked.isdigit() or int(asked) < 1:
+        raise ValueError(f"RUSHLIGHT_NUM_THREADS={asked}: expected a whole number from 1 on")
+
+
 def choose_level() -> None:
     """Use the level that RUSHLIGHT_ISA names, or the best that this CPU has."""
     forced = os.environ.get("RUSHLIGHT_ISA")
@@ -43,6 +50,7 @@ def choose_level() -> None:
         any(_core.set_level(name) for name in reversed(_core.LEVELS))
 
 
+check_threads()
 choose_level()
 
 

@@ -14,6 +14,7 @@ from rushlight.compat import device
 from rushlight.errors import DeviceError, DtypeError, GraphError, ShapeError
 from rushlight.kernels import Array
 from rushlight.ops.convert import host
+from rushlight.ops.shape import axis
 
 
 class Size(tuple[int, ...]):
@@ -115,7 +116,7 @@ class Tensor(TensorBase):
 
     def size(self, dim: int | None = None) -> Any:
         """The shape, or the size of one axis."""
-        return self.shape if dim is None else self.array.shape[dim]
+        return self.shape if dim is None else self.shape[axis("size", dim, self.array.ndim)]
 
     def dim(self) -> int:
         """Number of axes."""

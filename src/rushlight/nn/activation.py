@@ -77,6 +77,10 @@ class Softmax(Module):
         """See `softmax`."""
         return ops.softmax(x, self.dim)
 
+    def extra_repr(self) -> str:
+        """The axis."""
+        return f"dim={self.dim}"
+
 
 class LogSoftmax(Module):
     """Logarithm of softmax along an axis."""
@@ -88,3 +92,7 @@ class LogSoftmax(Module):
     def forward(self, x: Tensor) -> Tensor:
         """See `log_softmax`."""
         return ops.log_softmax(x, self.dim)
+
+    def extra_repr(self) -> str:
+        """The axis."""
+        return f"dim={self.dim}"

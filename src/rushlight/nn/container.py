@@ -20,8 +20,9 @@ class _Numbered(Module):
         return self.children()
 
     def __getitem__(self, index: int | slice) -> Any:
-        modules = list(self.children())[index]
-        return self._like(modules) if isinstance(modules, list) else modules
+        if isinstance(index, slice):
+            return self._like(dict(list(self.named_children())[index]))
+        return list(self.children())[index]
 
     def __setitem__(self, index: int, module: Module) -> None:
         self.add_module(list(self._of(Module))[index], module)
@@ -32,7 +33,7 @@ class _Numbered(Module):
         self._number(modules)
 
     def __add__(self, other: Iterable[Module]) -> Any:
-        return self._like([*self, *other])
+        return self._like(dict(enumerate([*self, *other])))
 
     def append(self, module: Module) -> Self:
         """Add one at the end."""
@@ -57,7 +58,7 @@ class _Numbered(Module):
         del self[index]
         return module
 
-    def _like(self, modules: list[Module]) -> Any:
+    def _like(self, modules: Mapping[Any, Module]) -> Any:
         """A container of this kind with other modules."""
         raise NotImplementedError
 
@@ -84,8 +85,8 @@ class Sequential(_Numbered):
             x = module(x)
         return x
 
-    def _like(self, modules: list[Module]) -> Sequential:
-        return Sequential(*modules)
+    def _like(self, modules: Mapping[Any, Module]) -> Sequential:
+        return Sequential({str(name): module for name, module in modules.items()})
 
 
 class ModuleList(_Numbered):
@@ -95,8 +96,8 @@ class ModuleList(_Numbered):
         super().__init__()
         self.extend(modules)
 
-    def _like(self, modules: list[Module]) -> ModuleList:
-        return ModuleList(modules)
+    def _like(self, modules: Mapping[Any, Module]) -> ModuleList:
+        return ModuleList(modules.values())
 
 
 class ModuleDict(Module):

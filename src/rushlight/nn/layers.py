@@ -38,6 +38,10 @@ class Flatten(Module):
         """See `flatten`."""
         return ops.flatten(x, self.start_dim, self.end_dim)
 
+    def extra_repr(self) -> str:
+        """The axes."""
+        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+
 
 class Linear(Module):
     """X W^T + b.  (..., in_features) -> (..., out_features).

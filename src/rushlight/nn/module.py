@@ -82,7 +82,7 @@ class Module:
         if kind is not None:
             self._register(name, value, kind)
         elif known and value is not None and not _fits(value, known):
-            raise TypeError(f"{name!r} is a {known.__name__}; got {type(value).__name__}")
+            raise TypeError(f"{name!r} must be a {known.__name__}, got {type(value).__name__}")
         else:
             object.__setattr__(self, name, value)
 
@@ -103,7 +103,7 @@ class Module:
         if reserved or name == "" or "." in name:
             raise KeyError(f"{type(self).__name__} cannot have a member named {name!r}")
         if value is not None and not _fits(value, kind):
-            raise TypeError(f"{name!r} is a {kind.__name__}; got {type(value).__name__}")
+            raise TypeError(f"{name!r} must be a {kind.__name__}, got {type(value).__name__}")
         if value is self:
             raise ValueError(f"{name!r}: a module cannot be its own child")
         self._members[name] = kind

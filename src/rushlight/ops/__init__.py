@@ -86,6 +86,7 @@ from rushlight.ops.linalg import (
 )
 from rushlight.ops.loss import cross_entropy, l1_loss, linear_cross_entropy, mse_loss, nll_loss
 from rushlight.ops.norm import layer_norm, rms_norm
+from rushlight.ops.pieces import cat, chunk, narrow, split, stack, unbind
 from rushlight.ops.reduce import (
     ValuesIndices,
     all,
@@ -103,23 +104,18 @@ from rushlight.ops.reduce import (
     var,
 )
 from rushlight.ops.shape import (
-    cat,
-    chunk,
     clone,
     contiguous,
     expand,
     expand_as,
     flatten,
-    narrow,
     permute,
     permute_method,
     repeat,
     reshape,
     reshape_method,
     sizes,
-    split,
     squeeze,
-    stack,
     to,
     to_bool,
     to_cpu,
@@ -131,7 +127,6 @@ from rushlight.ops.shape import (
     tril,
     triu,
     type_as,
-    unbind,
     unflatten,
     unsqueeze,
     view,

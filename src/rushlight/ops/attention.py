@@ -193,7 +193,7 @@ def _composed(
     scale: float,
 ) -> Tensor:
     """The same from single operations: for dropout, and for masks that want a gradient."""
-    share = q.array.shape[-3] // k.array.shape[-3] if q.array.ndim >= 3 else 1
+    share = q.array.shape[-3] // max(k.array.shape[-3], 1) if q.array.ndim >= 3 else 1
     if share > 1:
         k, v = (_repeat_heads(x, share) for x in (k, v))
     scores = mul(matmul(q, transpose(k, -2, -1)), scale)

@@ -117,8 +117,10 @@ def div(x: TensorLike, y: TensorLike) -> Tensor:
 
 def pow(x: TensorLike, y: TensorLike) -> Tensor:
     """X to the power y."""
-    if isinstance(y, int | float) and y == 2:
+    if isinstance(y, int) and y == 2:
         return square(x)
+    if isinstance(y, float) and y == 2:
+        return square(as_real(x))
     x, y = pair(x, y)
     if not is_real(x):
         return _on_integers("pow", np.power, x, y)

@@ -22,14 +22,18 @@ from rushlight.autograd import (
 from rushlight.errors import DtypeError, GraphError, ShapeError
 from rushlight.kernels import INT64, Array, Shape
 from rushlight.ops.convert import TensorLike, as_tensor, host, to_dtype
-from rushlight.ops.shape import axis, cut_axis, part
+from rushlight.ops.pieces import part
+from rushlight.ops.shape import axis, cut_axis
 
 if TYPE_CHECKING:
     from rushlight.tensor import Tensor
 
 
-def _plain(index: Any) -> tuple[Any, bool]:
-    """The index with tensors as arrays, and whether it is basic: no arrays or masks."""
+def _plain(name: str, index: Any) -> tuple[Any, bool]:
+    """The index with tensors as arrays, and whether it is basic: no arrays or masks.
+
+    Lists and arrays are copied: nobody would notice if they changed before the gradient is made.
+    """
     items = index if isinstance(index, tuple) else (index,)
     plain: list[Any] = []
     basic = True
@@ -37,12 +41,14 @@ def _plain(index: Any) -> tuple[Any, bool]:
         if isinstance(item, slice):
             item = slice(_bound(item.start), _bound(item.stop), _bound(item.step))
             if item.step is not None and item.step <= 0:
-                raise ValueError(f"getitem: the step must be positive, got {item.step}")
+                raise ValueError(f"{name}: the step must be positive, got {item.step}")
         elif item is not None and item is not Ellipsis:
             if isinstance(item, TensorBase):
-                item = item.array
+                item = item.array  # one that changes is noticed
+            elif isinstance(item, list | np.ndarray):
+                item = np.array(item) if len(item) else np.zeros(0, np.int64)
             if isinstance(item, np.ndarray) and item.ndim == 0 and item.dtype.kind in "iu":
-                kernels.on_host("getitem: an index that is a tensor")
+                kernels.on_host(f"{name}: an index that is a tensor")
                 item = int(item)
             if isinstance(item, bool | list | np.ndarray):
                 basic = False
@@ -58,7 +64,7 @@ def _bound(n: Any) -> int | None:
 
 def getitem(x: Tensor, index: Any) -> Tensor:
     """x[index]."""
-    plain, basic = _plain(index)
+    plain, basic = _plain("getitem", index)
     try:
         if basic:
             return part(x, plain)
@@ -105,7 +111,7 @@ def setitem(x: Tensor, index: Any, value: TensorLike) -> None:
             "setitem: assigning into a part is not differentiable; use where, masked_fill, cat or "
             "stack, or no_grad() when no gradient is wanted"
         )
-    plain, basic = _plain(index)
+    plain, basic = _plain("setitem", index)
     try:
         if basic:
             place = x.array[plain]
@@ -114,6 +120,10 @@ def setitem(x: Tensor, index: Any, value: TensorLike) -> None:
             host(x, "setitem")[plain] = value.array
     except IndexError as error:
         raise IndexError(f"setitem: shape {x.array.shape}: {error}") from None
+    except ShapeError:
+        raise
+    except ValueError as error:  # NumPy's, of shapes
+        raise ShapeError(f"setitem: {error}") from None
     changed_in_place(x)
 
 
@@ -131,7 +141,7 @@ def embedding(index: TensorLike, weight: Tensor, padding_idx: int | None = None)
     padding_idx: a row that gets no gradient.
     Raises: IndexError for an index outside [0, V), ShapeError, DtypeError.
     """
-    index = integer_index("embedding", index)
+    index, weight = integer_index("embedding", index), as_tensor(weight)
     table = weight.array
     if table.ndim != 2:
         raise ShapeError(f"embedding: weight has shape {table.shape}, expected (V, D)")

@@ -45,8 +45,9 @@ def _write(name: str, x: Tensor, value: Tensor) -> Tensor:
             raise GraphError(
                 f"{name}: the tensor shares memory with a view; write x = x.{name[:-1]}(...)"
             )
-        x.node, x.needs_grad = value.node, value.needs_grad
     kernels.copy_into(x.array, kernels.apart(value.array, x.array))
+    if is_grad_enabled() and (x.needs_grad or value.needs_grad):
+        x.node, x.needs_grad = value.node, value.needs_grad
     changed_in_place(x)
     return x
 
@@ -55,7 +56,7 @@ def _in_place(name: str, operation: Callable[..., Tensor]) -> Callable[..., Tens
     def run(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         before = new_tensor(x.array)  # not x, whose node would hold x itself
         before.node, before.needs_grad, before.version = x.node, x.needs_grad, share_version(x)
-        value = operation(before, *args, **kwargs)
+        value = operation(before, *(before if a is x else a for a in args), **kwargs)
         if value.array.dtype.kind == "f" and x.array.dtype.kind != "f":
             raise DtypeError(f"{name}: {value.array.dtype} does not fit into {x.array.dtype}")
         node = value.node

@@ -52,7 +52,7 @@ def linear(
     activation: None, "relu", "gelu", "gelu_tanh" or "silu"; residual (..., N).
     Raises: ShapeError, DtypeError, ValueError for another activation.
     """
-    x = as_tensor(x)
+    x, weight = as_tensor(x), as_tensor(weight)
     a, w = x.array, weight.array
     if not is_real(x) or w.dtype != a.dtype:
         raise DtypeError(
@@ -138,13 +138,13 @@ def matmul(x: TensorLike, y: TensorLike) -> Tensor:
     x, y = pair(x, y)
     if x.array.ndim == 0 or y.array.ndim == 0:
         raise ShapeError(f"matmul: operands need axes, got {x.array.shape} and {y.array.shape}")
+    if x.array.shape[-1] != y.array.shape[max(y.array.ndim - 2, 0)]:
+        raise ShapeError(f"matmul: shapes {x.array.shape} and {y.array.shape}: inner sizes differ")
     if x.array.ndim == 1:
         out = matmul(unsqueeze(x, 0), y)
         return squeeze(out, -1 if y.array.ndim == 1 else -2)
     if y.array.ndim == 1:
         return squeeze(matmul(x, unsqueeze(y, 1)), -1)
-    if x.array.shape[-1] != y.array.shape[-2]:
-        raise ShapeError(f"matmul: shapes {x.array.shape} and {y.array.shape}: inner sizes differ")
     batch = kernels.broadcast("matmul", x.array.shape[:-2], y.array.shape[:-2])
     if not is_real(x):
         return new_tensor(np.matmul(host(x, "matmul"), host(y, "matmul")))

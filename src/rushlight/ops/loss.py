@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -109,10 +109,9 @@ def _weighted_cross_entropy(
     reduction: str,
     smoothing: float,
 ) -> Tensor:
-    if not 0 <= smoothing <= 1:
-        raise ValueError(f"cross_entropy: label_smoothing must lie in [0, 1], got {smoothing}")
+    _check_smoothing(smoothing)
     logp = log_softmax(x, 1)  # (R, C)
-    classes = _class_weight("cross_entropy", x, weight)
+    classes = _class_weight("cross_entropy", x.array.shape[1], x.array.dtype, weight)
     loss, share = _chosen("cross_entropy", logp, target, classes, ignore_index)
     if smoothing:
         spread = logp if weight is None else mul(logp, classes)
@@ -122,11 +121,17 @@ def _weighted_cross_entropy(
     return _weighted(loss, share, reduction)
 
 
-def _class_weight(name: str, x: Tensor, weight: TensorLike | None) -> Tensor:
-    classes = x.array.shape[1]
+def _check_smoothing(smoothing: float) -> None:
+    if not 0 <= smoothing <= 1:
+        raise ValueError(f"cross_entropy: label_smoothing must lie in [0, 1], got {smoothing}")
+
+
+def _class_weight(
+    name: str, classes: int, dtype: np.dtype[Any], weight: TensorLike | None
+) -> Tensor:
     if weight is None:
-        return new_tensor(np.ones(classes, x.array.dtype))
-    weight = to_dtype(as_tensor(weight), x.array.dtype)
+        return new_tensor(np.ones(classes, dtype))
+    weight = to_dtype(as_tensor(weight), dtype)
     if weight.array.shape != (classes,):
         raise ShapeError(f"{name}: weight has shape {weight.array.shape}, expected ({classes},)")
     return weight
@@ -139,7 +144,10 @@ def _chosen(
     labels = host(target, name)
     counted = labels != ignore_index
     chosen = np.where(counted, labels, 0)
-    check_range(name, chosen, logp.array.shape[1] if chosen.size else 1)
+    rows, classes = logp.array.shape
+    if classes == 0 and not counted.any():  # no class to choose, and none wanted
+        return sum(logp, 1), np.zeros(rows, logp.array.dtype)
+    check_range(name, chosen, classes if chosen.size else 1)
     picked = squeeze(gather(logp, 1, new_tensor(chosen[:, None])), 1)
     share = (host(weight, name)[chosen] * counted).astype(logp.array.dtype)
     kept = where(new_tensor(counted), picked, zero_like(logp))
@@ -157,16 +165,19 @@ def _soft_cross_entropy(
 ) -> Tensor:
     if target.array.shape != x.array.shape:
         raise ShapeError(
-            f"cross_entropy: input {x.array.shape} and probabilities {target.array.shape} differ"
+            f"cross_entropy: target is {target.array.dtype} of shape {target.array.shape}; class "
+            f"indices are int64, probabilities have the input's shape {x.array.shape}"
         )
+    _check_smoothing(smoothing)
     axis = 1 if x.array.ndim > 1 else 0
     if smoothing:
-        target = add(mul(target, 1 - smoothing), smoothing / x.array.shape[axis])
+        target = add(mul(target, 1 - smoothing), smoothing / max(x.array.shape[axis], 1))
     logp = log_softmax(x, axis)
     if weight is not None:
         shape = [1] * x.array.ndim
         shape[axis] = -1
-        logp = mul(logp, reshape(as_tensor(weight), tuple(shape)))
+        classes = _class_weight("cross_entropy", x.array.shape[axis], x.array.dtype, weight)
+        logp = mul(logp, reshape(classes, tuple(shape)))
     loss = neg(sum(mul(target, logp), axis))
     if reduction == "mean":
         return div(sum(loss), float(loss.array.size or 1))
@@ -189,7 +200,7 @@ def nll_loss(
     x, target = as_real(input), integer_index("nll_loss", target)
     shape = target.array.shape
     x, target = _class_rows("nll_loss", x, target)
-    classes = _class_weight("nll_loss", x, weight)
+    classes = _class_weight("nll_loss", x.array.shape[1], x.array.dtype, weight)
     loss, share = _chosen("nll_loss", x, target, classes, ignore_index)
     return _weighted(reshape(loss, shape) if reduction == "none" else loss, share, reduction)
 
@@ -212,9 +223,14 @@ def linear_cross_entropy(
     """
     if chunk_rows is not None and chunk_rows < 1:
         raise ValueError(f"linear_cross_entropy: chunk_rows must be at least 1, got {chunk_rows}")
-    x = contiguous(as_real(x))
+    x, weight = contiguous(as_real(x)), as_tensor(weight)
     target = integer_index("linear_cross_entropy", target)
-    if x.array.shape[:-1] != target.array.shape or x.array.shape[-1] != weight.array.shape[1]:
+    if (
+        x.array.ndim == 0
+        or weight.array.ndim != 2
+        or x.array.shape[:-1] != target.array.shape
+        or x.array.shape[-1] != weight.array.shape[1]
+    ):
         raise ShapeError(
             f"linear_cross_entropy: input {x.array.shape}, weight {weight.array.shape}, "
             f"target {target.array.shape}; expected (..., D), (V, D), (...)"

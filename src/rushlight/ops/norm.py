@@ -10,8 +10,8 @@ import numpy as np
 
 from rushlight import kernels
 from rushlight.autograd import record
-from rushlight.errors import ShapeError
-from rushlight.ops.convert import TensorLike, as_tensor
+from rushlight.errors import DtypeError, ShapeError
+from rushlight.ops.convert import TensorLike, as_tensor, is_real
 from rushlight.ops.shape import contiguous, flatten, reshape
 
 if TYPE_CHECKING:
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 
 def _check(
-    name: str, x: Tensor, shape: Sequence[int], *parameters: Tensor | None
+    name: str, x: Tensor, shape: int | Sequence[int], *parameters: Tensor | None
 ) -> tuple[int, ...]:
-    shape = tuple(shape)
+    if not is_real(x):
+        raise DtypeError(f"{name}: input is {x.array.dtype}, expected float32 or float64")
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
     if not shape or x.array.shape[-len(shape) :] != shape:
         raise ShapeError(f"{name}: input {x.array.shape} does not end in normalized_shape {shape}")
     for parameter in parameters:
@@ -32,7 +34,7 @@ def _check(
 
 def layer_norm(
     x: TensorLike,
-    normalized_shape: Sequence[int],
+    normalized_shape: int | Sequence[int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
@@ -67,7 +69,7 @@ def layer_norm(
 
 def rms_norm(
     x: TensorLike,
-    normalized_shape: Sequence[int],
+    normalized_shape: int | Sequence[int],
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:

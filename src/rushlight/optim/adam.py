@@ -64,7 +64,7 @@ class Adam(Optimizer):
         kernels.call(
             kernels.K.adam,
             [p.array for p in params],
-            [p.grad.array for p in params if p.grad is not None],
+            [kernels.contiguous(p.grad.array) for p in params if p.grad is not None],
             self.column(params, "exp_avg"),
             self.column(params, "exp_avg_sq"),
             self.column(params, "step"),

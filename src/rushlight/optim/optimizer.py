@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from rushlight.tensor import Tensor
 
 Group = dict[str, Any]
 _KINDS = (kernels.FLOAT32, kernels.FLOAT64)
+_OWN_ENTRIES = ("params", "names", "lr_arrays")  # of a group; all others are the user's
 
 
 def not_negative(options: Mapping[str, Any], *names: str) -> None:
@@ -45,12 +47,15 @@ class Optimizer:
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Add parameters with options of their own.
 
-        `name` and `initial_lr` are kept for the user and for schedules. Raises: ValueError for
-        options unknown or out of range, non-leaf or repeated parameters.
+        Entries that are no options are kept for the user and for schedules. Raises: ValueError for
+        options misspelt or out of range, non-leaf or repeated parameters.
         """
-        unknown = sorted(set(group) - set(self.defaults) - {"params", "name", "initial_lr"})
-        if unknown:
-            raise ValueError(f"unknown options of a parameter group: {', '.join(unknown)}")
+        for name in set(group) - set(self.defaults) - {"params"}:
+            meant = difflib.get_close_matches(name, self.defaults, 1, 0.8)
+            if meant:
+                raise ValueError(
+                    f"option {name!r} of a parameter group: did you mean {meant[0]!r}?"
+                )
         self.check({**self.defaults, **group})
         params = group["params"]
         params = [params] if isinstance(params, Tensor) else list(params)
@@ -61,6 +66,10 @@ class Optimizer:
                 raise ValueError(f"an optimizer takes leaf tensors, got {type(p).__name__}")
             if p.array.dtype not in _KINDS:
                 raise ValueError(f"a parameter of {p.dtype}: only float32 and float64 are trained")
+            if not p.array.flags.c_contiguous:
+                raise ValueError(
+                    f"a parameter {p.array.shape} must be contiguous; use nn.Parameter"
+                )
             if p in self.state or [q is p for q in params].count(True) > 1:
                 raise ValueError("a parameter appears twice")
         named = [name for name in names if name is not None]
@@ -149,7 +158,19 @@ class Optimizer:
 
     def column(self, params: list[Tensor], name: str) -> list[Array]:
         """One kind of state of many parameters."""
-        return [self.state[p][name].array for p in params]
+        try:
+            return [self.state[p][name].array for p in params]
+        except KeyError:
+            raise ValueError(
+                f"step: no {name}: the option that needs it was off when the optimizer was made"
+            ) from None
+
+    def __repr__(self) -> str:
+        groups = [
+            ", ".join(f"{k}={v}" for k, v in group.items() if k not in _OWN_ENTRIES)
+            for group in self.param_groups
+        ]
+        return f"{type(self).__name__}({'; '.join(groups)})"
 
     # ---- saving ----
 
@@ -158,8 +179,8 @@ class Optimizer:
         groups, state = [], {}
         for index, group in enumerate(self.param_groups):
             keys = self._keys(index)
-            hidden = ("params", "names", "lr_arrays")
-            groups.append({**{k: v for k, v in group.items() if k not in hidden}, "params": keys})
+            options = {k: v for k, v in group.items() if k not in _OWN_ENTRIES}
+            groups.append({**options, "params": keys})
             for key, p in zip(keys, group["params"], strict=True):
                 state[key] = {name: value.clone() for name, value in self.state[p].items()}
         return {"state": state, "param_groups": groups}
@@ -180,11 +201,12 @@ class Optimizer:
             if list(group["params"]) != keys:
                 odd = sorted(set(group["params"]) ^ set(keys)) or "their order"
                 raise ValueError(f"group {index}: the parameters differ from the saved ones: {odd}")
+            self.check({**self.defaults, **group})
             for key, p in zip(keys, params, strict=True):
                 self._check_state(key, saved.get(key, {}), self.state[p])
         for index, group in enumerate(groups):
             own = self.param_groups[index]
-            own.update({k: v for k, v in group.items() if k in self.defaults})
+            own.update({k: v for k, v in group.items() if k not in _OWN_ENTRIES})
             for key, p in zip(self._keys(index), own["params"], strict=True):
                 for name, value in self.state[p].items():
                     kernels.copy_into(value.array, as_tensor(saved[key][name]).array)

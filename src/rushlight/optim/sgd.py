@@ -60,7 +60,7 @@ class SGD(Optimizer):
         kernels.call(
             kernels.K.sgd,
             [p.array for p in params],
-            [p.grad.array for p in params if p.grad is not None],
+            [kernels.contiguous(p.grad.array) for p in params if p.grad is not None],
             self.column(params, "momentum_buffer") if momentum else [],
             self.column(params, "step"),
             lr,
