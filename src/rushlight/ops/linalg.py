@@ -64,6 +64,8 @@ def linear(
         )
     if bias is not None and bias.array.shape != w.shape[:1]:
         raise ShapeError(f"linear: bias has shape {bias.array.shape}, expected ({w.shape[0]},)")
+    if bias is not None and bias.array.dtype != a.dtype:
+        raise DtypeError(f"linear: bias is {bias.array.dtype}, expected {a.dtype}")
     if activation is not None and activation not in _ACTIVATION_BACKWARD:
         raise ValueError(
             f"linear: activation {activation!r} is not one of {[*_ACTIVATION_BACKWARD]}"
@@ -71,9 +73,8 @@ def linear(
     shape = (*a.shape[:-1], w.shape[0])
     if residual is not None and residual.array.shape != shape:
         raise ShapeError(f"linear: residual has shape {residual.array.shape}, expected {shape}")
-    for name, other in (("bias", bias), ("residual", residual)):
-        if other is not None and other.array.dtype != a.dtype:
-            raise DtypeError(f"linear: {name} is {other.array.dtype}, expected {a.dtype}")
+    if residual is not None and residual.array.dtype != a.dtype:
+        raise DtypeError(f"linear: residual is {residual.array.dtype}, expected {a.dtype}")
     out = kernels.empty(shape, a.dtype)
     pre = None if activation is None else new_tensor(kernels.empty(shape, a.dtype))
     kernels.gemm(
