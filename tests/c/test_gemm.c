@@ -143,13 +143,14 @@ static void test_batches(rl_ctx *ctx, rl_dtype dtype) {
     check_values("c", &c, expected, epsilon(dtype) * 32);
 }
 
+/* several blocks of rows and of k in either precision */
 static void test_large(rl_ctx *ctx, rl_dtype dtype) {
-    setup s = {.batch = 1, .m = 500, .n = 101, .k = 300, .scale = 1, .share_a = true, .share_b = true, .bias = true};
+    setup s = {.batch = 1, .m = 500, .n = 101, .k = 900, .scale = 1, .share_a = true, .share_b = true, .bias = true};
     run(ctx, dtype, s);
     s.a_layout = TRANSPOSED;
     s.row_sum = true;
     run(ctx, dtype, s);
-    s = (setup){.batch = 1, .m = 11, .n = 700, .k = 600, .scale = 1, .share_a = true, .share_b = true, .b_layout = TRANSPOSED};
+    s = (setup){.batch = 1, .m = 11, .n = 700, .k = 1700, .scale = 1, .share_a = true, .share_b = true, .b_layout = TRANSPOSED};
     s.activation = 3;
     run(ctx, dtype, s);
 }
