@@ -88,3 +88,11 @@ def test_an_index_may_change_after_its_use():
         index[0] = 3
         y.backward()
         assert x.grad.tolist() == [1, 1, 0, 0]
+
+
+def test_indices_of_any_kind_read_as_in_numpy():
+    x = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+    nothing = np.zeros((0, 3), np.bool_)
+    for index in (np.array(1), [1], [], [[0], [1]], np.array([True, False]), ([0, 1], [2, 0])):
+        np.testing.assert_array_equal(rl.tensor(x)[index].numpy(), x[index])
+    np.testing.assert_array_equal(rl.zeros(0, 3)[nothing].numpy(), np.zeros((0, 3))[nothing])

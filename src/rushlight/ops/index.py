@@ -35,27 +35,28 @@ def _plain(name: str, index: Any) -> tuple[Any, bool]:
     Lists and arrays are copied: nobody would notice if they changed before the gradient is made.
     """
     items = index if isinstance(index, tuple) else (index,)
-    plain: list[Any] = []
-    basic = True
-    for item in items:
-        if isinstance(item, slice):
-            item = slice(_bound(item.start), _bound(item.stop), _bound(item.step))
-            if item.step is not None and item.step <= 0:
-                raise ValueError(f"{name}: the step must be positive, got {item.step}")
-        elif item is not None and item is not Ellipsis:
-            if isinstance(item, TensorBase):
-                item = item.array  # one that changes is noticed
-            elif isinstance(item, list | np.ndarray):
-                item = np.array(item) if len(item) else np.zeros(0, np.int64)
-            if isinstance(item, np.ndarray) and item.ndim == 0 and item.dtype.kind in "iu":
-                kernels.on_host(f"{name}: an index that is a tensor")
-                item = int(item)
-            if isinstance(item, bool | list | np.ndarray):
-                basic = False
-        plain.append(item)
+    plain = [_plain_item(name, item) for item in items]
+    basic = not any(isinstance(item, bool | np.ndarray) for item in plain)
     if basic and Ellipsis not in plain:
         plain.append(Ellipsis)  # a view even where no axis is left
     return tuple(plain), basic
+
+
+def _plain_item(name: str, item: Any) -> Any:
+    if isinstance(item, slice):
+        item = slice(_bound(item.start), _bound(item.stop), _bound(item.step))
+        if item.step is not None and item.step <= 0:
+            raise ValueError(f"{name}: the step must be positive, got {item.step}")
+    elif isinstance(item, list):
+        item = np.array(item) if item else np.zeros(0, np.int64)
+    elif isinstance(item, np.ndarray):
+        item = item.copy()
+    elif isinstance(item, TensorBase):
+        item = item.array  # one that changes is noticed
+    if isinstance(item, np.ndarray) and item.ndim == 0 and item.dtype.kind in "iu":
+        kernels.on_host(f"{name}: an index that is a tensor")
+        item = int(item)
+    return item
 
 
 def _bound(n: Any) -> int | None:
