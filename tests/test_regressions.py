@@ -431,6 +431,12 @@ def test_repeat_of_many_axes():
     y.sum().backward()
     np.testing.assert_array_equal(x.grad.numpy(), np.full(x.shape, 8.0))
     assert rl.ones(2).repeat(0).shape == (0,)
+    for count in (1, 3):  # a copy, also where a view would do
+        one = rl.ones(1)
+        one.repeat(2, count)[0, 0].fill_(5)
+        many = one.repeat(count)
+        many[0] = 7
+        assert (one.tolist(), many.tolist()) == ([1], [7, *[1] * (count - 1)])
     with pytest.raises(rl.ShapeError, match="repeat"):
         x.repeat(*[-1] * 7)
 

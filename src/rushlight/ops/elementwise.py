@@ -80,6 +80,13 @@ def sub(x: TensorLike, y: TensorLike, *, alpha: float = 1) -> Tensor:
     )
 
 
+def kept_operands(x: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor | None, tuple[Tensor, ...]]:
+    """The operands of a product that its gradient needs, each for the other's, and both to save."""
+    kept_x = x if y.needs_grad else None
+    kept_y = y if x.needs_grad else None
+    return kept_x, kept_y, tuple([kept for kept in (kept_x, kept_y) if kept is not None])
+
+
 def mul(x: TensorLike, y: TensorLike) -> Tensor:
     """X * y."""
     x, y = pair(x, y)
@@ -87,15 +94,13 @@ def mul(x: TensorLike, y: TensorLike) -> Tensor:
         return _on_integers("mul", np.multiply, x, y)
 
     xs, ys = x.array.shape, y.array.shape
-    kept_x = x if y.needs_grad else None  # each operand matters to the other's gradient only
-    kept_y = y if x.needs_grad else None
+    kept_x, kept_y, saved = kept_operands(x, y)
 
     def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
         gx = None if kept_y is None else sum_to(mul(g, kept_y), xs)
         gy = None if kept_x is None else sum_to(mul(g, kept_x), ys)
         return gx, gy
 
-    saved = tuple([operand for operand in (kept_x, kept_y) if operand is not None])
     return record("mul", kernels.mul(x.array, y.array), (x, y), vjp, saved=saved)
 
 
@@ -117,10 +122,8 @@ def div(x: TensorLike, y: TensorLike) -> Tensor:
 
 def pow(x: TensorLike, y: TensorLike) -> Tensor:
     """X to the power y."""
-    if isinstance(y, int) and y == 2:
-        return square(x)
-    if isinstance(y, float) and y == 2:
-        return square(as_real(x))
+    if isinstance(y, int | float) and y == 2:
+        return square(as_real(x) if isinstance(y, float) else x)
     x, y = pair(x, y)
     if not is_real(x):
         return _on_integers("pow", np.power, x, y)

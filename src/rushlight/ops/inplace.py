@@ -38,7 +38,8 @@ def _write(name: str, x: Tensor, value: Tensor) -> Tensor:
     elif value.node is None and value.needs_grad and value.array.dtype == x.array.dtype:
         value = clone(value)  # a leaf: x is not that leaf, but depends on it
     value = to_dtype(value, x.array.dtype)
-    if is_grad_enabled() and (x.needs_grad or value.needs_grad):
+    recorded = is_grad_enabled() and (x.needs_grad or value.needs_grad)
+    if recorded:
         if x.needs_grad and x.node is None:
             raise GraphError(f"{name}: a leaf that requires grad can be changed under no_grad only")
         if x.version is not None and x.version.viewed:
@@ -46,7 +47,7 @@ def _write(name: str, x: Tensor, value: Tensor) -> Tensor:
                 f"{name}: the tensor shares memory with a view; write x = x.{name[:-1]}(...)"
             )
     kernels.copy_into(x.array, kernels.apart(value.array, x.array))
-    if is_grad_enabled() and (x.needs_grad or value.needs_grad):
+    if recorded:
         x.node, x.needs_grad = value.node, value.needs_grad
     changed_in_place(x)
     return x

@@ -16,6 +16,7 @@ from rushlight.ops.elementwise import (
     expand_to,
     gelu_backward,
     gelu_tanh_backward,
+    kept_operands,
     mul,
     relu_backward,
     silu_backward,
@@ -157,15 +158,13 @@ def matmul(x: TensorLike, y: TensorLike) -> Tensor:
     kernels.gemm(product, x.array, y.array)
 
     xs, ys = x.array.shape, y.array.shape
-    kept_x = x if y.needs_grad else None  # as in mul
-    kept_y = y if x.needs_grad else None
+    kept_x, kept_y, saved = kept_operands(x, y)
 
     def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
         gx = None if kept_y is None else sum_to(matmul(g, transpose(kept_y, -2, -1)), xs)
         gy = None if kept_x is None else sum_to(matmul(transpose(kept_x, -2, -1), g), ys)
         return gx, gy
 
-    saved = tuple([operand for operand in (kept_x, kept_y) if operand is not None])
     return record("matmul", product, (x, y), vjp, saved=saved)
 
 

@@ -208,14 +208,14 @@ def repeat(x: TensorLike, *size: Any) -> Tensor:
     if min(times, default=0) < 0:
         raise ShapeError(f"repeat: the numbers must not be negative, got {times}")
     shape = (1,) * (len(times) - x.array.ndim) + x.array.shape
-    out = reshape(clone(x), shape)
+    out = reshape(x, shape)
     for d, (count, n) in enumerate(zip(times, shape, strict=True)):
         if count != 1:
             before, after = out.array.shape[:d], out.array.shape[d + 1 :]
             out = reshape(
                 expand(unsqueeze(out, d), (*before, count, n, *after)), (*before, count * n, *after)
             )
-    return out
+    return clone(out) if np.may_share_memory(out.array, x.array) else out
 
 
 def contiguous(x: TensorLike) -> Tensor:
