@@ -56,8 +56,10 @@ from rushlight.errors import (
     DtypeError,
     FormatError,
     GraphError,
+    NonFiniteError,
     ShapeError,
 )
+from rushlight.io import load, save
 from rushlight.ops import (
     abs,
     add,
@@ -157,3 +159,12 @@ from rushlight.tensor import Size, Tensor
 from rushlight.version import __version__
 
 bool, float, int = bool_, float32, int32
+
+
+def __getattr__(name: str) -> object:
+    """The packages that most programs do without load when they are first used."""
+    if name in ("data", "generate", "models", "text", "train", "utils"):
+        from importlib import import_module
+
+        return import_module(f"rushlight.{name}")
+    raise AttributeError(f"module 'rushlight' has no attribute {name!r}")

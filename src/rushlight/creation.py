@@ -15,7 +15,7 @@ from rushlight.errors import DtypeError, ShapeError
 from rushlight.kernels import Array
 from rushlight.ops.convert import TensorLike, as_tensor, host
 from rushlight.ops.shape import sizes
-from rushlight.random import Generator, default_generator
+from rushlight.random import Generator, current
 from rushlight.tensor import Tensor
 
 Dtype = dtype
@@ -187,7 +187,7 @@ def eye(n: int, m: int | None = None, *, dtype: Dtype = float32) -> Tensor:
 
 
 def _state(generator: Generator | None) -> Array:
-    return (generator or default_generator).state
+    return (generator or current()).state
 
 
 def _real(name: str, kind: Dtype) -> Any:

@@ -29,3 +29,7 @@ class ConfigError(ValueError):
 
 class DeviceError(RuntimeError):
     """A device other than the CPU was asked for."""
+
+
+class NonFiniteError(FloatingPointError):
+    """Training met a number that is not finite."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,6 +59,53 @@ class Generator:
 
 
 default_generator = Generator()
+
+
+class _Stream(threading.local):
+    generator: Generator | None = None
+
+
+_stream = _Stream()
+
+
+def current() -> Generator:
+    """The generator that draws of this thread come from when they are given none.
+
+    The default generator, unless `stream` has set another.
+    """
+    return _stream.generator or default_generator
+
+
+@contextmanager
+def stream(generator: Generator) -> Iterator[Generator]:
+    """Let draws of this thread come from a generator.  Nests; other threads see nothing of it."""
+    before = _stream.generator
+    _stream.generator = generator
+    try:
+        yield generator
+    finally:
+        _stream.generator = before
+
+
+def draw_seed(generator: Generator | None = None) -> int:
+    """A seed for other generators, in [0, 2^63 - 1): one integer of a generator, or the current."""
+    state = (generator or current()).state
+    return int(kernels.random_integers((1,), state, 0, 2**63 - 1)[0])
+
+
+def mix(*words: int) -> int:
+    """One seed in [0, 2^64) from several numbers, so that near ones give unrelated seeds.
+
+    Different last words never give the same seed when the others agree.
+    Source: the output function of SplitMix64 (Steele, Lea & Flood 2014), chained over the words.
+    """
+    seed = 0
+    for word in words:
+        z = ((seed ^ (word % 2**64)) + 0x9E3779B97F4A7C15) % 2**64
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        seed = z ^ (z >> 31)
+    return seed
 
 
 def manual_seed(seed: int) -> Generator:

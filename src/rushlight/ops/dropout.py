@@ -9,7 +9,7 @@ from rushlight.autograd import record
 from rushlight.kernels import Array
 from rushlight.ops.convert import TensorLike, as_real
 from rushlight.ops.shape import contiguous
-from rushlight.random import default_generator
+from rushlight.random import current
 
 if TYPE_CHECKING:
     from rushlight.tensor import Tensor
@@ -27,7 +27,7 @@ def dropout(x: TensorLike, p: float = 0.5, training: bool = True, inplace: bool 
     if not training or p == 0:
         return x
     x = contiguous(x)
-    out, keep = kernels.dropout(x.array, default_generator.state, p)
+    out, keep = kernels.dropout(x.array, current().state, p)
     return record("dropout", out, (x,), lambda g: (_backward(g, keep, p),), attrs={"p": p})
 
 

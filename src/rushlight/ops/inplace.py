@@ -23,7 +23,7 @@ from rushlight.errors import DtypeError, GraphError, ShapeError
 from rushlight.ops import elementwise
 from rushlight.ops.convert import TensorLike, as_tensor, host, is_real, to_dtype
 from rushlight.ops.shape import clone
-from rushlight.random import Generator, default_generator
+from rushlight.random import Generator, current
 
 if TYPE_CHECKING:
     from rushlight.tensor import Tensor
@@ -122,7 +122,7 @@ def normal_(
 ) -> Tensor:
     """Normal numbers."""
     _refuse_recorded("normal_", x)
-    state = (generator or default_generator).state
+    state = (generator or current()).state
     kernels.copy_into(
         x.array, kernels.random_normal(x.array.shape, state, mean, std, x.array.dtype)
     )
@@ -135,7 +135,7 @@ def uniform_(
 ) -> Tensor:
     """Uniform numbers in [low, high)."""
     _refuse_recorded("uniform_", x)
-    state = (generator or default_generator).state
+    state = (generator or current()).state
     kernels.copy_into(
         x.array, kernels.random_uniform(x.array.shape, state, low, high, x.array.dtype)
     )

@@ -1,0 +1,133 @@
+"""Making one batch, with random numbers that depend on the epoch's seed and the batch alone."""
+
+from __future__ import annotations
+
+import copy
+import random
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rushlight.data.collate import default_collate, default_convert
+from rushlight.data.dataset import samples, take
+from rushlight.random import Generator, mix, stream
+
+Task: TypeAlias = tuple[int, Any]  # number of the batch, and its indices or whether to skip it
+
+# What a seed is mixed with, so that no two of an epoch's streams are the same.
+SAMPLER, BATCH, WORKER, COLLATE = range(4)
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """The worker that asks: its number of how many, its seed in this epoch, and its dataset."""
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+
+
+class _Local(threading.local):
+    info: WorkerInfo | None = None
+
+
+_local = _Local()
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """The loader's worker that this is called in, thread or process; None outside of one."""
+    return _local.info
+
+
+def set_worker_info(info: WorkerInfo) -> None:
+    """Say which worker this thread is."""
+    _local.info = info
+
+
+class Ended:
+    """The answer of a worker whose iterable dataset has no more samples."""
+
+
+@dataclass
+class Plan:
+    """What a worker has to know."""
+
+    dataset: Any
+    iterable: bool
+    single: bool  # samples as they are, not batches of them
+    batch_size: int | None  # of an iterable dataset; otherwise the indices say it
+    drop_last: bool
+    collate_fn: Callable[[Any], Any] | None
+    worker_init_fn: Callable[[int], Any] | None
+    num_workers: int
+    seed: int
+    seed_globals: bool = False  # whether `random` and `numpy.random` belong to this worker alone
+
+    def worker_seed(self, number: int) -> int:
+        """The seed of a worker in this epoch."""
+        return mix(self.seed, WORKER, number)
+
+    def own_dataset(self) -> Any:
+        """The dataset, or a worker's own copy of one that is iterated."""
+        return copy.copy(self.dataset) if self.iterable else self.dataset
+
+
+class Maker:
+    """Makes batches, in the thread or process that made it."""
+
+    def __init__(self, plan: Plan, dataset: Any, number: int) -> None:
+        self.plan = plan
+        self.dataset = dataset
+        self.number = number
+        self.generator = Generator().manual_seed(plan.worker_seed(number))
+        self.made = 0
+        self.ended = False
+        with stream(self.generator):
+            if plan.worker_init_fn is not None and plan.num_workers > 0:
+                plan.worker_init_fn(number)
+            self.samples = iter(dataset) if plan.iterable else iter(())
+
+    def make(self, task: Task) -> Any:
+        """The batch of a task; `Ended` when there is none, None when it is to be skipped."""
+        number, content = task
+        if self.plan.iterable:
+            return self._next(skip=content)
+        with self._stream(BATCH, number):
+            if self.plan.single:
+                return self._collated(self.dataset[content])
+            if self.plan.collate_fn is None:
+                return take(self.dataset, content)
+            return self.plan.collate_fn(samples(self.dataset, content))
+
+    def _next(self, skip: bool) -> Any:
+        with self._stream(COLLATE, self.number, self.made):
+            size = self.plan.batch_size or 1
+            with stream(self.generator):
+                chosen = [] if self.ended else list(islice(self.samples, size))
+            if not chosen or (self.plan.drop_last and len(chosen) < size):
+                self.ended = True
+                return Ended()
+            self.made += 1
+            if skip:
+                return None
+            return self._collated(chosen[0] if self.plan.single else chosen)
+
+    def _collated(self, content: Any) -> Any:
+        if self.plan.collate_fn is not None:
+            return self.plan.collate_fn(content)
+        if self.plan.single:
+            return default_convert(content)
+        return default_collate(content)
+
+    def _stream(self, *words: int) -> AbstractContextManager[Generator]:
+        seed = mix(self.plan.seed, *words)
+        if self.plan.seed_globals:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+        return stream(Generator().manual_seed(seed))

@@ -1,0 +1,59 @@
+"""Writing files whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO, TypeAlias
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+_count = itertools.count()  # keeps threads of one process apart
+
+
+@contextmanager
+def replacing(path: PathLike) -> Iterator[BinaryIO]:
+    """A binary file that takes the place of `path` when the block ends without an error.
+
+    Until then it is called `<path>.<pid>-<n>.part`, beside it; on any error, Ctrl-C included, it is
+    removed and the file at `path` stays as it was. The contents are on the disk before the name is.
+    Raises: OSError with the path: full disk, missing folder, not an ordinary file.
+    """
+    target = os.path.realpath(path)  # a link stays a link
+    if os.path.isdir(target):
+        raise IsADirectoryError(errno.EISDIR, "cannot be written: a folder", os.fspath(path))
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise OSError(errno.EINVAL, "cannot be replaced: not an ordinary file", os.fspath(path))
+    part = f"{target}.{os.getpid()}-{next(_count)}.part"
+    try:
+        with open(part, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, target)
+    except BaseException as error:
+        with suppress(OSError):
+            os.unlink(part)
+        if not isinstance(error, OSError) or error.errno is None:
+            raise
+        why = f"{error.strerror}; nothing was written or replaced"
+        raise OSError(error.errno, why, os.fspath(path)) from error
+    _sync_folder(os.path.dirname(target))
+
+
+def write_atomic(path: PathLike, data: bytes | str) -> None:
+    """Write a small file, text as UTF-8, under the promises of `replacing`."""
+    with replacing(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+def _sync_folder(folder: str) -> None:
+    """Put the folder's new entry on the disk, where a folder can be opened for that."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

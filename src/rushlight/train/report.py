@@ -1,0 +1,210 @@
+"""What a run tells the world: metrics as JSON lines, progress, a loss curve, TensorBoard events."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rushlight.io.files import write_atomic
+
+if TYPE_CHECKING:
+    from rushlight.train.loop import Run
+
+METRICS = "metrics.jsonl"
+
+
+class Callback:
+    """What is told of a run: at its start, after every step, at its end (however it ends)."""
+
+    def start(self, run: Run) -> None:
+        """Before the first step; `run.step` is above 0 when the run is resumed."""
+
+    def step(self, run: Run) -> None:
+        """After a step, and after its evaluation where one was due (`run.val_loss`)."""
+
+    def stop(self, run: Run) -> None:
+        """After the last step, an interruption or an error."""
+
+
+class Metrics(Callback):
+    """One JSON object a line: every so many steps, after every evaluation and after the last step.
+
+    `step`, `loss`, `lr`, `grad_norm`, `items` so far, `items_per_s`, and `val_loss` where there was
+    an evaluation; "items" is the unit's name. A resumed run drops the lines after its checkpoint.
+    """
+
+    def __init__(self, path: Path, every: int, unit: str) -> None:
+        self.path, self.every, self.unit = path, every, unit
+        self.file: TextIO | None = None
+
+    def start(self, run: Run) -> None:
+        """Drop what the run is going to do again."""
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        kept = [line for line in lines if _step_of(line) <= run.reported] if run.step else []
+        if kept != lines:
+            write_atomic(self.path, "".join(line + "\n" for line in kept))
+        self.file = self.path.open("a", buffering=1)
+
+    def step(self, run: Run) -> None:
+        """Add a line if one is due."""
+        if run.val_loss is None and not run.due(self.every):
+            return
+        line: dict[str, Any] = {"step": run.step, "loss": run.loss}
+        if run.val_loss is not None:
+            line["val_loss"] = run.val_loss
+        line |= {"lr": run.lr, "grad_norm": run.grad_norm, self.unit: int(run.items)}
+        line[f"{self.unit}_per_s"] = round(run.speed, 1)
+        assert self.file is not None
+        try:
+            self.file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+
+    def stop(self, run: Run) -> None:
+        """Close the file."""
+        if self.file is not None:
+            self.file.close()
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; a line that a kill cut off belongs to no step."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if _step_of(line) < math.inf]
+
+
+class Progress(Callback):
+    """Lines for people; on a terminal the latest is kept up to date in place.
+
+    flops: arithmetic per item, for the share of `peak`, the products' FLOP/s on this machine.
+    go_on: the command that resumes the run, for when it ends early.
+    """
+
+    def __init__(
+        self,
+        unit: str = "items",
+        flops: float = 0.0,
+        peak: float = 0.0,
+        every: int = 100,
+        go_on: str = "",
+        out: TextIO | None = None,
+    ) -> None:
+        self.unit, self.flops, self.peak, self.every = unit, flops, peak, every
+        self.go_on = go_on
+        self.out = out or sys.stdout
+        self.live = self.out.isatty()
+        self.shown = -math.inf
+        self.width = 0
+
+    def start(self, run: Run) -> None:
+        """Note where this process begins."""
+        self.first, self.began = run.step, time.monotonic()
+
+    def step(self, run: Run) -> None:
+        """Show the step when it is time to."""
+        now = time.monotonic()
+        kept = run.val_loss is not None or run.due(self.every)
+        if kept or (self.live and now - self.shown >= 0.1):
+            self.shown = now
+            self._print(self._line(run, now), kept)
+
+    def stop(self, run: Run) -> None:
+        """Leave the line; say what is saved of a run that ends early."""
+        if self.width:
+            self._print("", kept=True)
+        if not run.finished and run.saved >= 0:
+            ended = "interrupted" if run.interrupted else "ended early"
+            how = f"; go on with: {self.go_on}" if self.go_on else ""
+            self._print(f"{ended}; step {run.saved} of {run.steps} is saved{how}", kept=True)
+
+    def _line(self, run: Run, now: float) -> str:
+        parts = [f"step {run.step}/{run.steps}", f"loss {run.loss:.4f}"]
+        if run.val_loss is not None:
+            parts.append(f"held-out loss {run.val_loss:.4f}")
+        parts += [f"lr {run.lr:.1e}", f"{run.speed:,.0f} {self.unit}/s"]
+        if self.peak:
+            parts.append(f"{run.speed * self.flops / self.peak:.0%} of peak")
+        left = (run.steps - run.step) * (now - self.began) / (run.step - self.first)
+        return "  ".join([*parts, f"{duration(left)} left"])
+
+    def _print(self, line: str, kept: bool) -> None:
+        start = "\r" if self.live else ""
+        self.out.write(start + line.ljust(self.width) + ("\n" if kept else ""))
+        self.out.flush()
+        self.width = 0 if kept else len(line)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as h:mm:ss or m:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Curve(Callback):
+    """A picture of the losses in metrics.jsonl, drawn at the end where matplotlib is installed."""
+
+    def __init__(self, metrics: Path, picture: Path) -> None:
+        self.metrics, self.picture = metrics, picture
+
+    def stop(self, run: Run) -> None:
+        """Draw."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            return
+        lines = read_metrics(self.metrics)
+        if not lines:
+            return
+        figure = Figure(figsize=(8, 5), layout="constrained")
+        axes = figure.subplots()
+        for name, label in (("loss", "training"), ("val_loss", "held out")):
+            points = [(line["step"], line[name]) for line in lines if name in line]
+            marker = "." if len(points) < 50 else None
+            if points:
+                axes.plot(*zip(*points, strict=True), label=label, marker=marker)
+        axes.set(xlabel="step", ylabel="loss")
+        axes.legend()
+        axes.grid(visible=True, alpha=0.3)
+        figure.savefig(self.picture, dpi=120)
+
+
+class TensorBoard(Callback):
+    """Scalars as TensorBoard events, where tensorboardX is installed."""
+
+    def __init__(self, folder: Path, every: int) -> None:
+        self.folder, self.every, self.writer = folder, every, None
+
+    def start(self, run: Run) -> None:
+        """Open an event file; a resumed run hides the events after its checkpoint."""
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            return
+        purge = run.reported + 1 if run.step else None
+        self.writer = SummaryWriter(str(self.folder), purge_step=purge)
+
+    def step(self, run: Run) -> None:
+        """Add the step's numbers."""
+        if self.writer is None or not (run.val_loss is not None or run.due(self.every)):
+            return
+        numbers = {"loss": run.loss, "val_loss": run.val_loss, "lr": run.lr}
+        for name, value in (numbers | {"grad_norm": run.grad_norm}).items():
+            if value is not None:
+                self.writer.add_scalar(name, value, run.step)
+
+    def stop(self, run: Run) -> None:
+        """Close the file."""
+        if self.writer is not None:
+            self.writer.close()

@@ -1,0 +1,3 @@
+"""PyTorch's addresses for things that live elsewhere."""
+
+from rushlight.utils import data

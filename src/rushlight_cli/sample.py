@@ -1,0 +1,97 @@
+"""Write text with a trained model.
+
+    rushlight sample runs/shakespeare --prompt "ROMEO:" --length 300 --temperature 0.7
+
+The text appears as it is drawn. The same seed gives the same text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Iterable, Iterator
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    add = parser.add_argument
+    add("folder", metavar="RUN", help="folder of a run, the --out of `rushlight train`")
+    add("--prompt", metavar="TEXT", help="what it goes on from; default: a new line")
+    add("--length", type=int, default=500, metavar="N", help="tokens to draw; default: %(default)s")
+    add(
+        "--temperature",
+        type=float,
+        default=0.8,
+        metavar="T",
+        help="below 1 safer, above 1 wilder, 0 always the likeliest; default: %(default)s",
+    )
+    add(
+        "--top-k",
+        type=int,
+        default=200,
+        metavar="K",
+        help="draw from the K likeliest tokens; default: %(default)s",
+    )
+    add(
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="draw from the fewest tokens that together have probability P; default: from all",
+    )
+    add("--seed", type=int, default=1337, metavar="N", help="default: %(default)s")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the prompt and what follows to standard output; 0 when all went well.
+
+    Raises: ConfigError for a wrong use, FormatError or OSError for damaged files.
+    """
+    import rushlight as rl
+    from rushlight.errors import ConfigError
+    from rushlight.generate import generate, load_run
+    from rushlight.generate.sampling import check_options
+
+    check_options(options.temperature, options.top_k, options.top_p)
+    if options.prompt == "":
+        raise ConfigError("--prompt is empty; the model needs at least one character to go on from")
+    model, tokenizer = load_run(options.folder)
+    text = options.prompt
+    if text is None:  # a new line, or whatever the model knows
+        text = "\n" if "\n" in getattr(tokenizer, "symbols", "\n") else tokenizer.decode([0])
+    try:
+        prompt = tokenizer.encode(text)
+    except ValueError as error:
+        raise ConfigError(f"--prompt: {error}; leave that out") from None
+    tokens = generate(
+        model,
+        prompt,
+        options.length,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        generator=rl.Generator().manual_seed(options.seed),
+    )
+    decoder = tokenizer.decoder()
+
+    def pieces() -> Iterator[str]:
+        yield from map(decoder.feed, prompt.tolist())
+        yield from map(decoder.feed, tokens)
+        yield decoder.flush() + "\n"
+
+    _write(pieces())
+    return 0
+
+
+def _write(pieces: Iterable[str]) -> None:
+    """Write each piece at once, until there is no more or nobody reads on (as with `| head`)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show all of Unicode
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        for piece in pieces:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at exit: let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

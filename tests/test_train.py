@@ -1,0 +1,575 @@
+"""The training loop: gradients of several batches, evaluation, saving, resuming, stopping."""
+
+import gc
+import json
+import random
+import signal
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rushlight as rl
+import small_run
+from rushlight import nn
+from rushlight.data import DataLoader, TensorDataset
+from rushlight.errors import ConfigError, FormatError, NonFiniteError
+from rushlight.nn import functional as F
+from rushlight.optim import EMA, SGD
+from rushlight.train import Callback, evaluate, train
+from rushlight.train.report import read_metrics
+
+
+@pytest.fixture(autouse=True)
+def global_streams():
+    """Checkpoints keep Python's and NumPy's streams, too."""
+    random.seed(0)
+    np.random.seed(0)
+
+
+def line(weight=0.0):
+    """y = w x, one weight."""
+    model = nn.Linear(1, 1, bias=False)
+    with rl.no_grad():
+        model.weight.fill_(weight)
+    return model
+
+
+def squares(model, batch):
+    """Mean of (w x - y)^2 over the pairs of a batch, and their number."""
+    x, y = batch
+    return F.mse_loss(model(x), y), len(x)
+
+
+def pairs(*xs):
+    x = rl.tensor(xs, dtype=rl.float32).reshape(-1, 1)
+    return x, 2 * x
+
+
+# ---- the step ----
+
+
+def test_batches_of_1_and_9_labels_are_a_batch_of_10():
+    """Fault 19."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20, 5)).astype(np.float32)
+    labels = rng.integers(0, 3, 20)
+    labels[1:10] = -100  # 1 label counts in the first ten, 9 in the others
+    labels[10] = -100
+
+    def loss(model, batch):
+        return F.cross_entropy(model(batch[0]), batch[1]), (batch[1] != -100).sum()
+
+    def weights(batches, accumulate):
+        rl.manual_seed(1)
+        model = nn.Linear(5, 3).double()
+        run = train(
+            model, batches, loss, optimizer=SGD(model.parameters(), 1.0), accumulate=accumulate
+        )
+        assert (run.step, run.items) == (1, 10)
+        return model.weight.detach().numpy(), run.loss, run.grad_norm
+
+    whole = [(rl.tensor(x).double(), rl.tensor(labels))]
+    halves = [(rl.tensor(x[i:j]).double(), rl.tensor(labels[i:j])) for i, j in ((0, 10), (10, 20))]
+    one, two = weights(whole, 1), weights(halves, 2)
+    np.testing.assert_allclose(two[0], one[0], rtol=1e-13)
+    np.testing.assert_allclose(two[1:], one[1:], rtol=1e-13)
+
+
+def test_a_step_without_items_changes_nothing_but_time():
+    model = line(1.0)
+
+    def loss(model, batch):
+        return F.cross_entropy(model(batch).expand(2, 3), rl.tensor([-100, -100])), 0
+
+    run = train(model, [rl.ones(1, 1)], loss, optimizer=SGD(model.parameters(), 1.0), steps=2)
+    assert (run.loss, run.items, model.weight.item()) == (0.0, 0.0, 1.0)
+
+
+def test_clipping_and_what_the_run_tells():
+    model = line()
+    optimizer = SGD(model.parameters(), lr=0.5)
+    run = train(model, [pairs(1.0, 3.0)], squares, optimizer=optimizer, clip_norm=2.0)
+    # loss = mean(4 x^2) = 20, gradient = mean(-4 x^2) = -20, clipped to -2
+    assert run.loss == pytest.approx(20)
+    assert run.grad_norm == pytest.approx(20)
+    assert model.weight.item() == pytest.approx(0.5 * 2, rel=1e-5)
+    assert (run.step, run.steps, run.items, run.lr) == (1, 1, 2, 0.5)
+
+
+def test_no_steps_means_once_through_the_batches():
+    model, seen = line(), []
+
+    def loss(model, batch):
+        seen.append(float(batch[0][0].item()))
+        return squares(model, batch)
+
+    batches = [pairs(float(i)) for i in range(1, 6)]
+    assert train(model, batches, loss).step == 5
+    assert seen == [1, 2, 3, 4, 5]
+    assert train(model, batches, loss, steps=7).step == 7
+    assert seen[5:] == [1, 2, 3, 4, 5, 1, 2]
+    with pytest.raises(ConfigError, match="how many steps"):
+        train(model, iter(batches), loss)
+    with pytest.raises(ConfigError, match="ran out: a pass after 5"):
+        train(model, iter(batches), loss, steps=6)
+    with pytest.raises(ConfigError, match="none"):
+        train(model, [], loss, steps=1)
+
+
+@pytest.mark.parametrize("result", [1.0, None, rl.ones(2), (rl.ones(2), 2)])
+def test_a_loss_is_one_number(result):
+    with pytest.raises(ValueError, match="a loss function gives one number"):
+        train(line(), [pairs(1.0)], lambda model, batch: result)
+
+
+def test_evaluate_weighs_by_items_and_restores_modes():
+    model = nn.Sequential(line(1.0), nn.Dropout(0.5), nn.Dropout(0.5))
+    model[2].eval()
+    batches = [pairs(1.0), pairs(2.0, 2.0, 2.0)]  # squared errors: 1, and 4 three times
+    assert evaluate(model, batches, squares) == pytest.approx(13 / 4)
+    assert [module.training for module in model.modules()] == [True, True, True, False]
+    with pytest.raises(ConfigError, match="no items"):
+        evaluate(model, [], squares)
+
+
+def test_evaluation_does_not_move_random_numbers():
+    def losses(held_out):
+        rl.manual_seed(0)
+        model = nn.Sequential(nn.Linear(1, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+        found = []
+
+        class Note(Callback):
+            def step(self, run):
+                found.append(run.loss)
+
+        loader = DataLoader(TensorDataset(*pairs(*range(9))), 2, shuffle=True)
+        held = DataLoader(TensorDataset(*pairs(1.0, 2.0)), 1) if held_out else None
+        train(model, loader, squares, steps=9, held_out=held, eval_every=2, callbacks=[Note()])
+        return found
+
+    assert losses(held_out=False) == losses(held_out=True)
+
+
+# ---- callbacks ----
+
+
+def test_callbacks_and_stopping():
+    told = []
+
+    class Note(Callback):
+        def start(self, run):
+            told.append("start")
+
+        def step(self, run):
+            told.append((run.step, run.val_loss is not None))
+            run.stop = run.step == 3
+
+        def stop(self, run):
+            told.append("stop")
+
+    held_out = [pairs(1.0)]
+    run = train(
+        line(), [pairs(1.0)], squares, steps=9, eval_every=2, held_out=held_out, callbacks=[Note()]
+    )
+    assert told == ["start", (1, False), (2, True), (3, False), "stop"]
+    assert run.step == 3
+
+
+def test_metrics(tmp_path):
+    small_run.start(tmp_path, 20, log_every=4)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [4, 7, 8, 12, 14, 16, 20]
+    assert [line["step"] for line in lines if "val_loss" in line] == [7, 14, 20]
+    assert {"step", "loss", "lr", "grad_norm", "items", "items_per_s"} <= set(lines[0])
+    assert lines[-1]["items"] == 6 * 23 + 4 * 4  # 40 batches: 6 epochs and 4 batches
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"step": 3}, "did you mean 'steps'"),
+        ({"steps": -1}, "from 0 on"),
+        ({"steps": 1.5}, "from 0 on"),
+        ({"accumulate": 0}, "from 1 on"),
+        ({"clip_norm": float("nan")}, "clip_norm"),
+        ({"resume": True}, "folder"),
+    ],
+)
+def test_options(options, message):
+    with pytest.raises(ConfigError, match=message):
+        train(line(), [pairs(1.0)], squares, **options)
+
+
+# ---- saving and resuming ----
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("half", range(1, small_run.TOTAL))
+def test_resuming_anywhere_gives_the_same_bytes(tmp_path, half, workers):
+    """Fault 22: weights, optimizer, schedule, averages, sampler, random streams, loader."""
+    whole = small_run.start(tmp_path / "whole", small_run.TOTAL)
+    random.seed(0)
+    np.random.seed(0)
+    small_run.start(tmp_path / "parts", half, workers=workers)
+    random.seed(99)  # a new process begins anywhere
+    np.random.seed(99)
+    parts = small_run.start(
+        tmp_path / "parts", small_run.TOTAL, workers=workers, resume=True, seed=99
+    )
+    # A run that ends early evaluates at its end; the same steps are the same all the same.
+    assert (parts.loss, parts.step) == (whole.loss, whole.step)
+    found, expected = small_run.contents(tmp_path / "parts"), small_run.contents(tmp_path / "whole")
+    assert found["last.safetensors"] == expected["last.safetensors"]
+    if parts.best_loss == whole.best_loss:
+        assert found == expected
+    numbers = [{k: v for k, v in x.items() if k in ("step", "loss", "lr")} for x in
+               read_metrics(tmp_path / "parts" / "metrics.jsonl")]  # fmt: skip
+    assert numbers == [{k: v for k, v in x.items() if k in ("step", "loss", "lr")} for x in
+                       read_metrics(tmp_path / "whole" / "metrics.jsonl")]  # fmt: skip
+
+
+def test_same_seed_does_not_replay_batches(tmp_path):
+    seen = []
+
+    def loss(model, batch):
+        seen.append(batch[0].flatten().tolist())
+        return squares(model, batch)
+
+    def go(steps):
+        rl.manual_seed(0)
+        loader = DataLoader(TensorDataset(*pairs(*range(12))), 3, shuffle=True)
+        train(line(), loader, loss, steps=steps, folder=tmp_path, resume=True)
+
+    go(3)
+    go(8)
+    assert sorted(chain(*seen[:4])) == list(range(12))
+    assert sorted(chain(*seen[4:8])) == list(range(12))
+    assert seen[:4] != seen[4:8]
+
+
+def test_plain_batches_resume_in_their_place(tmp_path):
+    seen = []
+
+    def loss(model, batch):
+        seen.append(batch[0].item())
+        return squares(model, batch)
+
+    for steps in (3, 8):
+        batches = [pairs(float(i)) for i in range(5)]
+        train(line(), batches, loss, steps=steps, folder=tmp_path, resume=True)
+    assert seen == [0, 1, 2, 3, 4, 0, 1, 2]
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
+    small_run.start(tmp_path, 2)
+    before = small_run.contents(tmp_path)
+    with pytest.raises(ConfigError, match="already holds a run"):
+        small_run.start(tmp_path, 4)
+    assert small_run.contents(tmp_path) == before
+
+
+def test_a_checkpoint_is_there_from_the_start(tmp_path):
+    class Look(Callback):
+        def step(self, run):
+            assert run.saved == 0
+            assert rl.load(tmp_path / "resume.safetensors")["progress"]["step"] == 0
+            run.stop = True
+
+    train(line(), [pairs(1.0)], squares, steps=9, folder=tmp_path, callbacks=[Look()])
+    assert rl.load(tmp_path / "last.safetensors").keys() == {"weight"}
+
+
+def test_resuming_before_any_checkpoint_begins(tmp_path):
+    run = small_run.start(tmp_path / "new", 3, resume=True)
+    assert run.step == 3
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
+    small_run.start(tmp_path, 6)
+    before = small_run.contents(tmp_path)
+    (tmp_path / "last.safetensors").unlink()
+    run = small_run.start(tmp_path, 6, resume=True)
+    assert run.step == 6
+    assert small_run.contents(tmp_path) == before
+
+
+def test_checkpoints_of_something_else_are_refused(tmp_path):
+    small_run.start(tmp_path, 2)
+    path = tmp_path / "resume.safetensors"
+    good = path.read_bytes()
+    with pytest.raises(FormatError, match="does not fit this run: load_state_dict"):
+        train(line(), [pairs(1.0)], squares, steps=3, folder=tmp_path, resume=True, ema=EMA(line(), 0.9), schedule=rl.optim.lr_scheduler.ConstantLR(SGD(line().parameters())))  # fmt: skip
+    with pytest.raises(FormatError, match="differ in what they have: ema, schedule"):
+        train(line(), [pairs(1.0)], squares, steps=3, folder=tmp_path, resume=True)
+    for cut in (0, 7, 100, len(good) // 2, len(good) - 1):
+        path.write_bytes(good[:cut])
+        with pytest.raises(FormatError, match=r"resume\.safetensors"):
+            small_run.start(tmp_path, 4, resume=True)
+    rl.save({"weight": rl.ones(1)}, path)
+    with pytest.raises(FormatError, match="no checkpoint"):
+        small_run.start(tmp_path, 4, resume=True)
+
+
+# ---- interruptions ----
+
+
+class At(Callback):
+    """Does something after a step, once."""
+
+    def __init__(self, step, action):
+        self.when, self.action = step, action
+
+    def step(self, run):
+        if run.step == self.when:
+            self.when = None
+            self.action()
+
+
+def test_ctrl_c_saves_and_goes_on(tmp_path):
+    small_run.start(tmp_path / "whole", small_run.TOTAL)
+    random.seed(0)
+    np.random.seed(0)
+    with pytest.raises(KeyboardInterrupt):
+        small_run.start(
+            tmp_path / "cut",
+            small_run.TOTAL,
+            callbacks=[At(9, lambda: signal.raise_signal(signal.SIGINT))],
+        )
+    assert rl.load(tmp_path / "cut" / "resume.safetensors")["progress"]["step"] == 9
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    small_run.start(tmp_path / "cut", small_run.TOTAL, resume=True)
+    assert small_run.contents(tmp_path / "cut") == small_run.contents(tmp_path / "whole")
+
+
+def test_ctrl_c_in_an_evaluation_repeats_it(tmp_path):
+    class Interrupting:
+        """Held-out batches, interrupted at the first."""
+
+        def __iter__(self):
+            signal.raise_signal(signal.SIGINT)
+            yield small_run.data()
+
+    small_run.start(tmp_path / "whole", small_run.TOTAL)
+    random.seed(0)
+    np.random.seed(0)
+    with pytest.raises(KeyboardInterrupt):
+        small_run.start(tmp_path / "cut", small_run.TOTAL, held_out=Interrupting())
+    assert rl.load(tmp_path / "cut" / "resume.safetensors")["progress"] | {"reported": 6} == rl.load(tmp_path / "cut" / "resume.safetensors")["progress"]  # fmt: skip
+    small_run.start(tmp_path / "cut", small_run.TOTAL, resume=True)
+    assert small_run.contents(tmp_path / "cut") == small_run.contents(tmp_path / "whole")
+    steps = [x["step"] for x in read_metrics(tmp_path / "cut" / "metrics.jsonl")]
+    assert steps == list(range(1, small_run.TOTAL + 1))
+
+
+def test_the_second_ctrl_c_acts_at_once(tmp_path):
+    def twice():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        small_run.start(tmp_path, 9, save_every=3, callbacks=[At(5, twice)])
+    assert rl.load(tmp_path / "resume.safetensors")["progress"]["step"] == 3
+
+
+def test_foreign_handlers_stay(tmp_path):
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+    try:
+        run = small_run.start(
+            tmp_path, 9, callbacks=[At(5, lambda: signal.raise_signal(signal.SIGINT))]
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (seen, run.step) == ([1], 9)
+
+
+def test_a_full_disk_keeps_the_checkpoint(tmp_path):
+    """Fault 23; a limit on the size of files stands for the disk."""
+    code = f"""
+import resource, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import small_run
+from rushlight.train import Callback
+class Fill(Callback):
+    def step(self, run):
+        if run.step == 7:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+try:
+    small_run.start({str(tmp_path)!r}, 20, callbacks=[Fill()], log_every=100, eval_every=0)
+except OSError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "resume.safetensors" in done.stdout
+    assert "nothing was written or replaced" in done.stdout
+    assert rl.load(tmp_path / "resume.safetensors")["progress"]["step"] == 5
+    assert not list(tmp_path.glob("*.part"))
+
+
+# ---- numbers that are not finite ----
+
+
+def diverging(tmp_path, loss, batches=None, model=None, **options):
+    """The message of a run that stops at step 3, with its checkpoint of step 2."""
+    model = model or nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 1))
+    batches = batches or [rl.ones(4, 2)]
+    with pytest.raises(NonFiniteError) as error:
+        train(model, batches, loss, folder=tmp_path, steps=9, save_every=1, **options)
+    assert rl.load(tmp_path / "resume.safetensors")["progress"]["step"] == 2
+    assert f"the checkpoint in {tmp_path} is intact" in str(error.value)
+    return str(error.value)
+
+
+def test_a_batch_with_nan_is_named(tmp_path):
+    bad = rl.ones(4, 2)
+    bad[1, 1] = float("nan")
+    batches = [rl.ones(4, 2), rl.ones(4, 2), bad]
+    message = diverging(tmp_path, lambda model, x: model(x).mean(), batches)
+    assert message.startswith(
+        "step 3, batch 3: the loss is nan; first not finite: batch: 1 of 8 elements"
+    )
+
+
+def test_a_weight_that_is_not_finite_is_named(tmp_path):
+    calls = []
+
+    def loss(model, x):
+        calls.append(1)
+        if len(calls) == 3:
+            with rl.no_grad():
+                model[2].weight.fill_(float("inf"))
+        return model(x).mean()
+
+    assert "2.weight: 3 of 3 elements" in diverging(tmp_path, loss)
+
+
+def test_an_operation_is_named(tmp_path):
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            h = self.fc(x)
+            return h / (h * 0) if self.calls >= 3 else h
+
+    model = nn.Sequential(nn.Linear(2, 2), Odd(), nn.ReLU())
+    message = diverging(tmp_path, lambda model, x: model(x).sum(), model=model)
+    assert "first not finite: the result of div in 1" in message
+    assert "forward" not in vars(model[1])
+
+
+def test_a_loss_function_is_named(tmp_path):
+    calls = []
+
+    def loss(model, x):
+        calls.append(1)
+        y = model(x).mean()
+        return y * 1e30 * 1e30 if len(calls) >= 3 else y
+
+    assert "first not finite: the result of mul in the loss function" in diverging(tmp_path, loss)
+
+
+def test_dropout_draws_the_same_when_it_is_searched(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 200), nn.Dropout(0.5), nn.Linear(200, 1))
+    calls = []
+
+    def loss(model, x):
+        calls.append(1)
+        hidden = model[1](model[0](x))
+        sizes.append(hidden.detach().numpy().copy())
+        return model[2](hidden).mean() * (float("inf") if len(calls) >= 3 else 1.0)
+
+    sizes = []
+    diverging(tmp_path, loss, model=model)
+    assert np.array_equal(sizes[-1], sizes[-2])
+
+
+def test_a_gradient_that_is_not_finite_is_named(tmp_path):
+    calls = []
+
+    def loss(model, x):
+        calls.append(1)
+        y = model(x)
+        return (y * 0).abs().sqrt().sum() if len(calls) >= 3 else y.sum()
+
+    message = diverging(tmp_path, loss)
+    assert "the gradient is not finite; first not finite: 0.weight" in message
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+    model = line(1.0)
+    optimizer = SGD(model.parameters(), lr=1.0)
+
+    class Ruin(Callback):
+        def step(self, run):
+            if run.step == 2:
+                with rl.no_grad():
+                    model.weight.fill_(float("inf"))
+
+    with pytest.raises(
+        NonFiniteError, match=r"step 2 is not saved; first not finite: model\.weight"
+    ):
+        train(
+            model,
+            [pairs(1.0)],
+            squares,
+            optimizer=optimizer,
+            steps=5,
+            save_every=1,
+            folder=tmp_path,
+            callbacks=[Ruin()],
+        )
+    assert rl.load(tmp_path / "resume.safetensors")["progress"]["step"] == 1
+
+
+# ---- memory ----
+
+
+def resident():
+    """Bytes of this process in memory."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["VmRSS"].split()[0]) * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_memory_is_flat_over_10000_steps_without_the_collector(tmp_path):
+    sizes = {}
+
+    class Measure(Callback):
+        def step(self, run):
+            if run.step in (1000, 10_000):
+                sizes[run.step] = resident(), rl.memory_stats()["in_use"]
+
+    def loss(model, batch):
+        return F.cross_entropy(model(batch[0]), batch[1]), len(batch[1])
+
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
+    loader = DataLoader(TensorDataset(*small_run.data()), 4, shuffle=True)
+    gc.collect()
+    gc.disable()
+    try:
+        train(
+            model,
+            loader,
+            loss,
+            held_out=[small_run.data()],
+            ema=EMA(model, 0.99),
+            callbacks=[Measure()],
+            steps=10_000,
+            eval_every=500,
+            save_every=2000,
+            clip_norm=1.0,
+            folder=tmp_path,
+        )
+    finally:
+        gc.enable()
+    assert sizes[10_000][1] <= sizes[1000][1]
+    assert sizes[10_000][0] - sizes[1000][0] < 1 << 20
