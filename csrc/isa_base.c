@@ -2,6 +2,10 @@
 #include "internal.h"
 #include "dispatch.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #define VECTOR_BYTES 16
 
 #include "kernels/level.inc"

@@ -412,6 +412,13 @@ row(
     (3, 6, 4),
     (3, 6, 4),
 )
+# what is dropped with another probability is a matter of test_attention_dropout.py
+row(
+    sdpa,
+    lambda t, F, q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=1.0, is_causal=True),
+    lambda q, k, v: np.zeros_like(q),
+    *[(2, 3, 5, 4)] * 3,
+)
 
 # ---- losses ----
 

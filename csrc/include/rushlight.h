@@ -164,13 +164,18 @@ rl_status rl_gemm(rl_ctx *ctx, rl_real *c, const rl_real *a, const rl_real *b, c
 /* o = softmax(scale * q k^T + mask) v per head; q, o (B, H, T, K), k (B, G, S, K), v (B, G, S, K), H a multiple of G (query head h
  * reads key head h / (H / G)); last axis of stride 1, other strides free.  causal: key j only where j <= i.  keep / bias (B, H, T, S)
  * with strides of 0 where they broadcast: keep 0 hides a key, bias is added to the score.  A row without any key gives zeros.
- * lse (B, H, T) contiguous receives log(sum(exp(score))), -inf for such a row.  No T x S buffer is made. */
+ * lse (B, H, T) contiguous receives log(sum(exp(score))), -inf for such a row.  No T x S buffer is made.
+ * With p > 0 each weight of the softmax is dropped with probability p (in steps of 2^-32), the others divided by 1 - p; p = 1 gives zeros.
+ * state is a generator's (see below), drawn (2,) receives a copy of it for the backward pass.  Weight (b, h, t, s) is kept by word s of row
+ * (b, h, t), each row taking ceil(S / 64) * 16 blocks of four, whatever is hidden; state moves behind all rows.  With p = 0 neither is
+ * touched. */
 rl_status rl_attention(rl_ctx *ctx, rl_real *o, rl_real *lse, const rl_real *q, const rl_real *k, const rl_real *v,
-                       const rl_mask *RL_OPTIONAL keep, const rl_real *RL_OPTIONAL bias, double scale, int64_t causal);
-/* gradients; gq, gk, gv have the shapes of q, k, v and strides of their own (last axis stride 1) */
+                       const rl_mask *RL_OPTIONAL keep, const rl_real *RL_OPTIONAL bias, double scale, int64_t causal,
+                       rl_bits *RL_OPTIONAL state, rl_bits *RL_OPTIONAL drawn, double p);
+/* gradients, under the same dropout; gq, gk, gv have the shapes of q, k, v and strides of their own (last axis stride 1) */
 rl_status rl_attention_backward(rl_ctx *ctx, rl_real *gq, rl_real *gk, rl_real *gv, const rl_real *g, const rl_real *q, const rl_real *k,
                                 const rl_real *v, const rl_real *o, const rl_real *lse, const rl_mask *RL_OPTIONAL keep,
-                                const rl_real *RL_OPTIONAL bias, double scale, int64_t causal);
+                                const rl_real *RL_OPTIONAL bias, double scale, int64_t causal, const rl_bits *RL_OPTIONAL drawn, double p);
 
 /* ---- losses --------------------------------------------------------------------------------------------------------------------- */
 

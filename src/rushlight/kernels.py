@@ -338,13 +338,19 @@ def attention(
     bias: Array | None,
     scale: float,
     causal: bool,
-) -> tuple[Array, Array]:
-    """Output (B, H, T, K), laid out as (B, T, H, K), and log-sum-exp of the scores (B, H, T)."""
+    state: Array | None,
+    p: float,
+) -> tuple[Array, Array, Array | None]:
+    """Output (B, H, T, K), laid out as (B, T, H, K), and log-sum-exp of the scores (B, H, T).
+
+    The third is the generator's state that dropout began with, None without a state.
+    """
     batch, heads, time, _ = q.shape
     o = empty((batch, time, heads, v.shape[3]), q.dtype).transpose(0, 2, 1, 3)
     lse = empty((batch, heads, time), q.dtype)
-    call(K.attention, o, lse, q, k, v, keep, bias, scale, int(causal))
-    return o, lse
+    drawn = None if state is None else empty((2,), UINT64)
+    call(K.attention, o, lse, q, k, v, keep, bias, scale, int(causal), state, drawn, p)
+    return o, lse, drawn
 
 
 def attention_backward(
@@ -361,9 +367,12 @@ def attention_backward(
     bias: Array | None,
     scale: float,
     causal: bool,
+    drawn: Array | None,
+    p: float,
 ) -> None:
     """Write the gradients of q, k, v into the arrays given."""
-    call(K.attention_backward, gq, gk, gv, g, q, k, v, o, lse, keep, bias, scale, int(causal))
+    options = (scale, int(causal), drawn, p)
+    call(K.attention_backward, gq, gk, gv, g, q, k, v, o, lse, keep, bias, *options)
 
 
 # ---- losses ----

@@ -99,6 +99,17 @@ static void test_dropout(rl_ctx *ctx, rl_dtype dtype) {
     FAILS(RL_VALUE_ERROR, rl_dropout(ctx, &x, &keep, &x, &state, NAN));
 }
 
+/* the published answer for counter and key 0: 6627e8d5 e169c58d bc57ac4c 9b00dbd8 */
+static void test_words(rl_ctx *ctx, rl_dtype dtype) {
+    rl_view y = ARRAY(RL_INT64, 2), u = ARRAY(dtype, 4), state = state_of(0, 0), again = state_of(0, 0);
+    RUN(rl_random_integers(ctx, &y, &state, 0, INT64_C(1) << 32));
+    CHECK(get(&y, 0) == 0x6627e8d5 && get(&y, 1) == 0xbc57ac4c, "%.0f %.0f", get(&y, 0), get(&y, 1));
+    RUN(rl_random_uniform(ctx, &u, &again, 0, 1));
+    double second =
+        dtype == RL_FLOAT32 ? (0xe169c58d >> 8) / 16777216.0 : (double)(UINT64_C(0xbc57ac4c9b00dbd8) >> 11) / 9007199254740992.0;
+    CHECK(get(&u, 1) == second, "%.17g, not %.17g", get(&u, 1), second);
+}
+
 /* kind 0 uniform, 1 normal, 2 integers, 3 dropout */
 static rl_view draw(rl_ctx *ctx, int kind, rl_dtype dtype, int64_t n, rl_view *state) {
     rl_view y = ARRAY(kind == 2 ? RL_INT64 : dtype, n), x = ARRAY(dtype, n), keep = ARRAY(RL_BOOL, n);
@@ -132,6 +143,7 @@ static void test_offsets(rl_ctx *ctx, rl_dtype dtype) {
 }
 
 int main(void) {
+    at_every_level(test_words);
     at_every_level(test_uniform);
     at_every_level(test_normal);
     at_every_level(test_integers);

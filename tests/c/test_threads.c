@@ -145,8 +145,9 @@ static void run_layers(rl_ctx *ctx, rl_dtype dtype, rl_view *results) {
     rl_view q = ARRAY(dtype, 2, 4, 70, 24), k = ARRAY(dtype, 2, 2, 70, 24), v = ARRAY(dtype, 2, 2, 70, 24), lse = ARRAY(dtype, 2, 4, 70);
     rl_view go = ARRAY(dtype, 2, 4, 70, 24), gq = ARRAY(dtype, 2, 4, 70, 24), gk = ARRAY(dtype, 2, 2, 70, 24);
     results[10] = ARRAY(dtype, 2, 4, 70, 24), results[11] = ARRAY(dtype, 2, 2, 70, 24), results[12] = gk;
-    RUN(rl_attention(ctx, &results[10], &lse, &q, &k, &v, NULL, NULL, 0.2, 1));
-    RUN(rl_attention_backward(ctx, &gq, &gk, &results[11], &go, &q, &k, &v, &results[10], &lse, NULL, NULL, 0.2, 1));
+    rl_view state = ARRAY(RL_UINT64, 2), drawn = ARRAY(RL_UINT64, 2);
+    RUN(rl_attention(ctx, &results[10], &lse, &q, &k, &v, NULL, NULL, 0.2, 1, &state, &drawn, 0.3));
+    RUN(rl_attention_backward(ctx, &gq, &gk, &results[11], &go, &q, &k, &v, &results[10], &lse, NULL, NULL, 0.2, 1, &drawn, 0.3));
 }
 
 static void run_random(rl_ctx *ctx, rl_dtype dtype, rl_view *results) {

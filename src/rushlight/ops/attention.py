@@ -17,6 +17,7 @@ from rushlight.ops.elementwise import add, masked_fill, mul
 from rushlight.ops.linalg import matmul
 from rushlight.ops.shape import reshape, transpose, tril
 from rushlight.ops.softmax import softmax
+from rushlight.random import default_generator
 
 if TYPE_CHECKING:
     from rushlight.tensor import Tensor
@@ -39,6 +40,8 @@ def scaled_dot_product_attention(
     G = H unless enable_gqa, where query head h reads head h // (H / G).
     attn_mask broadcasts to (..., H, T, S): bool (True takes part) or added to the scores.
     is_causal: query t sees keys 0 to t.  scale: 1 / sqrt(K) by default.
+    dropout_p: each weight of the softmax is zero with this probability, the others divided by
+    1 - dropout_p.
     A query that sees no key gives zeros. The result's memory is laid out as (..., T, H, V), so that
     joining the heads costs no copy.
     Raises: ShapeError, DtypeError, ValueError when a mask and is_causal are both given.
@@ -55,13 +58,13 @@ def scaled_dot_product_attention(
     if scale is None:
         scale = 1 / math.sqrt(q.array.shape[-1]) if q.array.shape[-1] else 1.0
     mask = None if attn_mask is None else as_tensor(attn_mask)
-    if dropout_p > 0 or (mask is not None and mask.needs_grad):
+    if mask is not None and mask.needs_grad:
         return _composed(q, k, v, mask, dropout_p, is_causal, scale)
     lead = q.array.shape[:-3] if q.array.ndim >= 3 else ()
     q4, k4, v4 = (_with_four_axes(x) for x in (q, k, v))
     scores_shape = (*q4.array.shape[:3], k4.array.shape[2])
     keep, bias = _mask_views(mask, scores_shape, lead, q.array)
-    out = _attention(q4, k4, v4, mask, keep, bias, scale, is_causal)
+    out = _attention(q4, k4, v4, mask, keep, bias, dropout_p, is_causal, scale)
     return out if q.array.ndim == 4 else reshape(out, (*q.array.shape[:-1], v.array.shape[-1]))
 
 
@@ -122,16 +125,19 @@ def _attention(
     mask: Tensor | None,
     keep: Array | None,
     bias: Array | None,
-    scale: float,
+    dropout_p: float,
     causal: bool,
+    scale: float,
 ) -> Tensor:
     qa, ka, va = (_unit_last(x.array) for x in (q, k, v))
-    out, lse = kernels.attention(qa, ka, va, keep, bias, scale, causal)
+    p, state = dropout_p, default_generator.state if dropout_p > 0 else None
+    out, lse, drawn = kernels.attention(qa, ka, va, keep, bias, scale, causal, state, p)
 
     def vjp(g: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         gq, gk, gv = _gradient_buffers(qa, ka, va)
+        ga = _unit_last(g.array)
         kernels.attention_backward(
-            gq, gk, gv, _unit_last(g.array), qa, ka, va, out, lse, keep, bias, scale, causal
+            gq, gk, gv, ga, qa, ka, va, out, lse, keep, bias, scale, causal, drawn, p
         )
         return (
             record("attention_backward", gq, (g, q, k, v), None),
@@ -139,7 +145,7 @@ def _attention(
             record("attention_backward", gv, (g, q, k, v), None),
         )
 
-    attrs = {"scale": scale, "causal": causal}
+    attrs = {"scale": scale, "causal": causal, "dropout_p": dropout_p}
     saved = (q, k, v) if mask is None else (q, k, v, mask)
     return record("attention", out, (q, k, v), vjp, saved=saved, keeps_output=True, attrs=attrs)
 
@@ -192,7 +198,7 @@ def _composed(
     causal: bool,
     scale: float,
 ) -> Tensor:
-    """The same from single operations: for dropout, and for masks that want a gradient."""
+    """The same from single operations: for masks that want a gradient."""
     share = q.array.shape[-3] // max(k.array.shape[-3], 1) if q.array.ndim >= 3 else 1
     if share > 1:
         k, v = (_repeat_heads(x, share) for x in (k, v))
