@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import rushlight as rl
+from rushlight import data
 from rushlight.data import (
     BatchSampler,
     DataLoader,
@@ -362,12 +363,12 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"num_workers": 2}, {"num_workers": 2, **FORK}],
-    ids=["none", "threads", "processes"],
-)
-@pytest.mark.parametrize("source", SOURCES)
+THREADS, PROCESSES = {"num_workers": 2}, {"num_workers": 2, **FORK}
+RESUMED = [(s, o) for s in SOURCES for o in ({}, THREADS)]
+RESUMED += [(s, PROCESSES) for s in ("shuffled", "own generators", "iterable collated")]
+
+
+@pytest.mark.parametrize(("source", "options"), RESUMED, ids=str)
 def test_resume_at_every_position(source, options):
     dataset, arguments = SOURCES[source]
 
@@ -581,7 +582,8 @@ def test_a_process_that_leaves_is_named():
         list(DataLoader(Map(lambda i: os._exit(7)), num_workers=2, **FORK))
 
 
-def test_timeout_names_the_worker():
+def test_timeout_names_the_worker(monkeypatch):
+    monkeypatch.setattr(data.loader, "GRACE", 0.1)
     release = threading.Event()
     loader = DataLoader(Map(lambda i: release.wait(60)), num_workers=1, timeout=0.2)
     with pytest.raises(
@@ -614,7 +616,9 @@ def test_leaving_early_leaves_nothing(options):
     assert nothing_left()
 
 
-def test_a_process_that_does_not_stop_is_ended():
+def test_a_process_that_does_not_stop_is_ended(monkeypatch):
+    monkeypatch.setattr(data.loader, "GRACE", 0.1)
+
     def slow(i):
         if i > 0:
             time.sleep(60)

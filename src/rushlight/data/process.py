@@ -63,9 +63,12 @@ class ProcessWorker:
             self._hangs = True
             raise timed_out(self.name, timeout)
         if self._connection in ready:
+            message = None
             with suppress(EOFError, OSError):
-                return pickle.loads(self._connection.recv_bytes())
-        self._process.join()
+                message = self._connection.recv_bytes()
+            if message is not None:
+                return pickle.loads(message)
+        self._process.join(GRACE)
         raise RuntimeError(f"{self.name} {_ending(self._process.exitcode)}")
 
     def stop(self) -> None:
@@ -92,7 +95,9 @@ class ProcessWorker:
         self._connection.close()
 
 
-def _ending(exit_code: int) -> str:
+def _ending(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "closed its pipe"
     if exit_code >= 0:
         return f"ended with exit code {exit_code} before its batch was there"
     with suppress(ValueError):

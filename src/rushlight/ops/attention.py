@@ -17,7 +17,7 @@ from rushlight.ops.elementwise import add, masked_fill, mul
 from rushlight.ops.linalg import matmul
 from rushlight.ops.shape import reshape, transpose, tril
 from rushlight.ops.softmax import softmax
-from rushlight.random import default_generator
+from rushlight.random import current
 
 if TYPE_CHECKING:
     from rushlight.tensor import Tensor
@@ -130,7 +130,7 @@ def _attention(
     scale: float,
 ) -> Tensor:
     qa, ka, va = (_unit_last(x.array) for x in (q, k, v))
-    p, state = dropout_p, default_generator.state if dropout_p > 0 else None
+    p, state = dropout_p, current().state if dropout_p > 0 else None
     out, lse, drawn = kernels.attention(qa, ka, va, keep, bias, scale, causal, state, p)
 
     def vjp(g: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
