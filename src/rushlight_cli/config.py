@@ -66,7 +66,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dropout": 0.2,
         "lr": 1e-3,
         "batch": 16,
-        "steps": 5000,
+        "steps": 3000,
     },
 }
 FIELDS = {f.name: f for f in dataclasses.fields(Config)}
