@@ -13,7 +13,7 @@ import difflib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +76,7 @@ class Run:
         self.lr = math.nan  # of the first group, in the last step
         self.grad_norm = math.nan  # of the last step, before clipping
         self.items = 0.0  # what all losses so far were means of: samples, tokens
-        self.val_loss: float | None = (
-            None  # of the held-out batches, when evaluated after this step
-        )
+        self.val_loss: float | None = None  # held-out, where this step was evaluated
         self.best_loss = math.inf  # the lowest val_loss so far
         self.speed = 0.0  # items a second, the last steps counting most
         self.waited = 0.0  # seconds that steps of this process waited for batches
@@ -138,6 +136,7 @@ def train(
     loss(model, batch): the mean loss, or a pair of it and of how many items it is the mean over;
     the batches of a step, and the held-out ones, weigh as much as they have items.
     optimizer: AdamW with its defaults unless given.  schedule: stepped after every step.
+    ema: updated after every step; its averages are what is evaluated and kept as the best.
     held_out: batches to evaluate on, without gradients and in evaluation mode.
     options: the fields of `Options`.
 
@@ -164,15 +163,12 @@ def train(
             checkpoint.restore(run, folder)
     if not model.training:
         model.train()
-    with Interruption() as interruption:
-        try:
-            for callback in callbacks:
-                callback.start(run)
-            _loop(run, held_out, callbacks, interruption)
-        finally:
-            run.batches.close()
-            for callback in callbacks:
-                callback.stop(run)
+    with Interruption() as interruption, ExitStack() as ends:
+        ends.callback(run.batches.close)
+        for callback in callbacks:
+            callback.start(run)
+            ends.callback(callback.stop, run)
+        _loop(run, held_out, callbacks, interruption)
     interruption.deliver()
     return run
 

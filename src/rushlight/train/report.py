@@ -85,8 +85,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class Progress(Callback):
-    """Lines for people; on a terminal the latest is kept up to date in place.
+    """Lines for people: every so many steps and after evaluations, at least one in half a minute.
 
+    On a terminal a line between them is kept up to date in place.
     flops: arithmetic per item, for the share of `peak`, the products' FLOP/s on this machine.
     go_on: the command that resumes the run, for when it ends early.
     """
@@ -104,18 +105,20 @@ class Progress(Callback):
         self.go_on = go_on
         self.out = out or sys.stdout
         self.live = self.out.isatty()
-        self.shown = -math.inf
+        self.shown = 0.0
         self.width = 0
 
     def start(self, run: Run) -> None:
         """Note where this process begins."""
         self.first, self.began = run.step, time.monotonic()
+        self.shown = self.began
 
     def step(self, run: Run) -> None:
         """Show the step when it is time to."""
         now = time.monotonic()
-        kept = run.val_loss is not None or run.due(self.every)
-        if kept or (self.live and now - self.shown >= 0.1):
+        waited = now - self.shown
+        kept = run.val_loss is not None or run.due(self.every) or (waited >= 30 and not self.live)
+        if kept or (self.live and waited >= 0.1):
             self.shown = now
             self._print(self._line(run, now), kept)
 
@@ -177,7 +180,10 @@ class Curve(Callback):
         axes.set(xlabel="step", ylabel="loss")
         axes.legend()
         axes.grid(visible=True, alpha=0.3)
-        figure.savefig(self.picture, dpi=120)
+        try:
+            figure.savefig(self.picture, dpi=120)
+        except OSError as error:  # must not hide why the run ends
+            print(f"{self.picture}: no loss curve: {error.strerror}", file=sys.stderr)
 
 
 class TensorBoard(Callback):
