@@ -68,6 +68,15 @@ def rms_norm(x, w=1.0, eps=1e-6):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * w
 
 
+def batch_norm(x, w=1.0, b=0.0, mean=None, var=None, eps=1e-5):
+    channels = (-1,) + (1,) * (x.ndim - 2)
+    w, b, mean, var = (p if p is None else np.reshape(p, channels) for p in (w, b, mean, var))
+    axes = (0, *range(2, x.ndim))
+    d = x - (x.mean(axes, keepdims=True) if mean is None else mean)
+    var = (d * d).mean(axes, keepdims=True) if var is None else var
+    return d / np.sqrt(var + eps) * w + b
+
+
 def attention(q, k, v, mask=None, causal=False, scale=None):
     share = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, share, 1), np.repeat(v, share, 1)
@@ -302,6 +311,34 @@ row(
     (2, 3, 4),
     (3, 4),
 )
+
+for shape in ((8, 3), (2, 1), (4, 0), (5, 3, 7), (1, 3, 9), (3, 2, 4, 5), (2, 3, 2, 3, 4)):
+    c = shape[1:2]
+    row("batch_norm", lambda t, F, x, w, b: F.batch_norm(x, None, None, w, b, True), batch_norm, shape, c, c)  # fmt: skip
+    row("batch_norm", lambda t, F, x: F.batch_norm(x, None, None, training=True), batch_norm, shape)
+row(
+    "batch_norm",
+    lambda t, F, x, w: F.batch_norm(x, None, None, w, None, True, eps=0.5),
+    lambda x, w: batch_norm(x, w, eps=0.5),
+    In((5, 3, 7), transposed=True),
+    (3,),
+)
+row(
+    "batch_norm",
+    lambda t, F, x: F.batch_norm(x, None, None, training=True),
+    batch_norm,
+    In((40, 3), 1000, 1001),
+)
+MEAN, VAR = [0.5, -1.0, 2.0], [0.25, 4.0, 0.0]
+for shape in ((1, 3), (0, 3), (5, 3), (2, 3, 4), (2, 3, 4, 5)):
+    row(
+        "batch_norm",
+        lambda t, F, x, w, b: F.batch_norm(x, t.tensor(MEAN, dtype=x.dtype), t.tensor(VAR, dtype=x.dtype), w, b, eps=0.1),
+        lambda x, w, b: batch_norm(x, w, b, MEAN, VAR, 0.1),
+        shape,
+        (3,),
+        (3,),
+    )  # fmt: skip
 
 # ---- matrix products ----
 

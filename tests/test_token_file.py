@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import rushlight as rl
 from rushlight.data import DataLoader, RandomSampler, TokenFile, Windows, tokens
+from vectors import vector
 
 
 @pytest.fixture
@@ -172,3 +173,15 @@ def test_memory_stays_bounded_on_two_gigabytes(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 64 << 20
+
+
+def test_windows_of_the_golden_vector():
+    """Batches of neighbouring windows, in the golden order; 13 of them in three epochs."""
+    golden = vector("dataloader")
+    length, size = int(golden["meta_seq_len"]), int(golden["meta_batch"])
+    windows = Windows(golden["tokens"], length, stride=length)
+    order = [[int(k) * size + row for row in range(size)] for k in golden["perms"].ravel()]
+    loader = DataLoader(windows, batch_sampler=order)
+    for (x, y), expected_x, expected_y in zip(loader, golden["x"], golden["y"], strict=False):
+        np.testing.assert_array_equal(x.numpy(), expected_x)
+        np.testing.assert_array_equal(y.numpy(), expected_y)

@@ -1,6 +1,7 @@
 """The training loop: gradients of several batches, evaluation, saving, resuming, stopping."""
 
 import gc
+import io
 import json
 import random
 import signal
@@ -19,8 +20,9 @@ from rushlight.data import DataLoader, TensorDataset
 from rushlight.errors import ConfigError, FormatError, NonFiniteError
 from rushlight.nn import functional as F
 from rushlight.optim import EMA, SGD
-from rushlight.train import Callback, evaluate, train
+from rushlight.train import Callback, Progress, evaluate, train
 from rushlight.train.report import read_metrics
+from vectors import vector
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +79,23 @@ def test_batches_of_1_and_9_labels_are_a_batch_of_10():
     one, two = weights(whole, 1), weights(halves, 2)
     np.testing.assert_allclose(two[0], one[0], rtol=1e-13)
     np.testing.assert_allclose(two[1:], one[1:], rtol=1e-13)
+
+
+def test_accumulation_of_the_golden_vector():
+    """The mean of four gradients, in float32 to the bit."""
+    golden = vector("accum")
+    model = nn.Module()
+    model.p0, model.p1 = nn.Parameter(rl.zeros(12)), nn.Parameter(rl.zeros(5))
+    batches = [
+        (rl.tensor(g0), rl.tensor(g1)) for g0, g1 in zip(golden["g0"], golden["g1"], strict=True)
+    ]
+
+    def loss(model, batch):
+        return (model.p0 * batch[0]).sum() + (model.p1 * batch[1]).sum()
+
+    train(model, batches, loss, optimizer=SGD(model.parameters(), 1.0), accumulate=4)
+    np.testing.assert_array_equal(-model.p0.detach().numpy(), golden["out0"])
+    np.testing.assert_array_equal(-model.p1.detach().numpy(), golden["out1"])
 
 
 def test_a_step_without_items_changes_nothing_but_time():
@@ -359,7 +378,9 @@ def test_ctrl_c_in_an_evaluation_repeats_it(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         small_run.start(tmp_path / "cut", small_run.TOTAL, held_out=Interrupting())
     assert rl.load(tmp_path / "cut" / "resume.safetensors")["progress"] | {"reported": 6} == rl.load(tmp_path / "cut" / "resume.safetensors")["progress"]  # fmt: skip
-    small_run.start(tmp_path / "cut", small_run.TOTAL, resume=True)
+    progress = Progress(out=io.StringIO())
+    small_run.start(tmp_path / "cut", small_run.TOTAL, resume=True, callbacks=[progress])
+    assert "step 7/20  loss " in progress.out.getvalue()
     assert small_run.contents(tmp_path / "cut") == small_run.contents(tmp_path / "whole")
     steps = [x["step"] for x in read_metrics(tmp_path / "cut" / "metrics.jsonl")]
     assert steps == list(range(1, small_run.TOTAL + 1))

@@ -2,6 +2,7 @@
 
 from rushlight.nn import functional, init, utils
 from rushlight.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Tanh
+from rushlight.nn.batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from rushlight.nn.container import ModuleDict, ModuleList, Sequential
 from rushlight.nn.layers import (
     Dropout,

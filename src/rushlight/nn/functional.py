@@ -1,6 +1,7 @@
 """Functions of layers and losses under PyTorch's names."""
 
 from rushlight.ops import (
+    batch_norm,
     cross_entropy,
     dropout,
     embedding,
@@ -22,6 +23,7 @@ from rushlight.ops import (
 )
 
 __all__ = [
+    "batch_norm",
     "cross_entropy",
     "dropout",
     "embedding",

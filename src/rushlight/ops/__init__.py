@@ -1,6 +1,7 @@
 """Operations, by family: one plain function each, with its gradient beside it."""
 
 from rushlight.ops.attention import scaled_dot_product_attention
+from rushlight.ops.batch_norm import batch_norm
 from rushlight.ops.convert import as_tensor
 from rushlight.ops.dropout import dropout
 from rushlight.ops.elementwise import (

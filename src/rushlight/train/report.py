@@ -138,8 +138,10 @@ class Progress(Callback):
         parts += [f"lr {run.lr:.1e}", f"{run.speed:,.0f} {self.unit}/s"]
         if self.peak:
             parts.append(f"{run.speed * self.flops / self.peak:.0%} of peak")
-        left = (run.steps - run.step) * (now - self.began) / (run.step - self.first)
-        return "  ".join([*parts, f"{duration(left)} left"])
+        done = run.step - self.first  # 0 when an evaluation was all that was left of a step
+        if done:
+            parts.append(f"{duration((run.steps - run.step) * (now - self.began) / done)} left")
+        return "  ".join(parts)
 
     def _print(self, line: str, kept: bool) -> None:
         start = "\r" if self.live else ""
