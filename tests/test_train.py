@@ -522,7 +522,18 @@ def test_a_gradient_that_is_not_finite_is_named(tmp_path):
         return (y * 0).abs().sqrt().sum() if len(calls) >= 3 else y.sum()
 
     message = diverging(tmp_path, loss)
-    assert "the gradient is not finite; first not finite: 0.weight" in message
+    assert "the norm of the gradient is nan; first not finite: 0.weight" in message
+
+
+def test_a_held_out_batch_is_named(tmp_path):
+    held_out = [pairs(1.0), pairs(float("nan"))]
+    with pytest.raises(NonFiniteError) as error:
+        train(
+            line(), [pairs(1.0)], squares, held_out=held_out, steps=4, eval_every=2, folder=tmp_path
+        )
+    assert "step 2: held-out batch 2: the loss is nan; first not finite: batch.0: 1 of 1" in str(
+        error.value
+    )
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):

@@ -71,8 +71,8 @@ class _BatchNorm(Module):
     def forward(self, x: Tensor) -> Tensor:
         """See `batch_norm`.  Raises ShapeError for another number of axes."""
         if x.ndim not in self.ranks:
-            expected = " or ".join(map(str, self.ranks))
-            raise ShapeError(f"{type(self).__name__}: input {x.array.shape}, expected {expected}D")
+            expected = f"expected {' or '.join(map(str, self.ranks))} axes"
+            raise ShapeError(f"{type(self).__name__}: input {tuple(x.shape)}, {expected}")
         mean, var, batches = self.running_mean, self.running_var, self.num_batches_tracked
         by_batch = self.training or mean is None
         if self.training and not self.track_running_stats:

@@ -21,7 +21,7 @@ from rushlight.random import get_rng_state, set_rng_state
 from rushlight.train.finite import first_non_finite
 
 if TYPE_CHECKING:
-    from rushlight.train.loop import Run
+    from rushlight.train.run import Run
 
 CHECKPOINT, LAST, BEST = "resume.safetensors", "last.safetensors", "best.safetensors"
 VERSION = 1

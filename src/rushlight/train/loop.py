@@ -8,113 +8,25 @@ large batch. Between two steps everything that follows depends on a state that a
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 from contextlib import ExitStack, nullcontext
-from pathlib import Path
 from typing import Any
 
-from rushlight.autograd import no_grad
 from rushlight.creation import full_like
-from rushlight.errors import ConfigError, NonFiniteError, ShapeError
+from rushlight.errors import ConfigError, NonFiniteError
 from rushlight.nn import Module
 from rushlight.nn.utils import clip_grad_norm_
 from rushlight.optim import EMA, AdamW, Optimizer
 from rushlight.optim.lr_scheduler import LRScheduler
-from rushlight.random import Generator, get_rng_state, set_rng_state, stream
-from rushlight.tensor import Tensor
 from rushlight.train import checkpoint
 from rushlight.train.batches import Batches
-from rushlight.train.finite import first_in_forward, first_non_finite
+from rushlight.train.finite import first_non_finite
 from rushlight.train.interrupt import Interruption
+from rushlight.train.loss import Loss, evaluate, finite_loss
 from rushlight.train.report import METRICS, Callback, Metrics
-
-Loss = Callable[[Module, Any], Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How to train. Raises: ConfigError for values that make no sense."""
-
-    steps: int | None = None  # None: once through the batches
-    accumulate: int = 1  # batches to a step
-    clip_norm: float = 0.0  # of the whole gradient; 0 clips nothing
-    eval_every: int = 0  # steps; 0: after the last one only
-    save_every: int = 0  # steps; 0: at the start, at the end and when interrupted
-    log_every: int = 10  # steps to a line of metrics.jsonl
-    unit: str = "items"  # what the loss is a mean of, for metrics.jsonl
-    folder: str | Path | None = None  # of the run; None saves nothing
-    resume: bool = False  # go on from the folder's checkpoint, where there is one
-
-    def __post_init__(self) -> None:
-        smallest = {"steps": 0, "accumulate": 1, "eval_every": 0, "save_every": 0, "log_every": 1}
-        for name, least in smallest.items():
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise ConfigError(f"{name} must be a whole number from {least} on, got {value!r}")
-        if not self.clip_norm >= 0:
-            raise ConfigError(f"clip_norm must not be negative, got {self.clip_norm}")
-        if self.resume and self.folder is None:
-            raise ConfigError("resume needs the folder of the run")
-
-
-class Run:
-    """A training run and how far it is; what callbacks and the caller get to see."""
-
-    def __init__(self, model: Module, loss: Loss, batches: Batches, options: Options) -> None:
-        self.model, self.loss_function, self.batches, self.options = model, loss, batches, options
-        self.optimizer: Optimizer
-        self.schedule: LRScheduler | None = None
-        self.ema: EMA | None = None
-        self.steps = 0  # how many there will be
-        self.step = 0  # how many there were
-        self.reported = 0  # the last step that was evaluated, if due, and told to the callbacks
-        self.loss = math.nan  # of the last step: the mean over its items
-        self.lr = math.nan  # of the first group, in the last step
-        self.grad_norm = math.nan  # of the last step, before clipping
-        self.items = 0.0  # what all losses so far were means of: samples, tokens
-        self.val_loss: float | None = None  # held-out, where this step was evaluated
-        self.best_loss = math.inf  # the lowest val_loss so far
-        self.speed = 0.0  # items a second, the last steps counting most
-        self.waited = 0.0  # seconds that steps of this process waited for batches
-        self.saved = -1  # the step of the checkpoint in the folder; -1: none
-        self.stop = False  # set by a callback to end the run after this step
-        self.interrupted = False
-
-    @property
-    def folder(self) -> Path | None:
-        """Where the run saves."""
-        return None if self.options.folder is None else Path(self.options.folder)
-
-    @property
-    def finished(self) -> bool:
-        """Whether this step was the last."""
-        return self.stop or self.step >= self.steps
-
-    def due(self, every: int) -> bool:
-        """Whether what happens every so many steps, and after the last, happens now."""
-        return self.finished or (every > 0 and self.step > 0 and self.step % every == 0)
-
-    def parts(self) -> dict[str, Any]:
-        """All that has a state to save, by name."""
-        parts = {"model": self.model, "optimizer": self.optimizer, "batches": self.batches}
-        optional = {"schedule": self.schedule, "ema": self.ema}
-        return parts | {name: part for name, part in optional.items() if part is not None}
-
-    _PROGRESS = ("step", "reported", "loss", "lr", "grad_norm", "items", "val_loss", "best_loss")
-
-    def progress(self) -> dict[str, Any]:
-        """The numbers that a checkpoint keeps."""
-        return {name: getattr(self, name) for name in self._PROGRESS}
-
-    def set_progress(self, numbers: Mapping[str, Any]) -> None:
-        """Go on from the numbers of a checkpoint."""
-        for name in self._PROGRESS:
-            setattr(self, name, numbers[name])
-        self.saved = self.step
+from rushlight.train.run import Options, Run, make_options
 
 
 def train(
@@ -173,17 +85,6 @@ def train(
     return run
 
 
-def make_options(options: Mapping[str, Any]) -> Options:
-    """Options from keywords.  Raises: ConfigError with the nearest known name."""
-    known = [field.name for field in dataclasses.fields(Options)]
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise ConfigError(f"train has no option {name!r}; {hint}")
-    return Options(**options)
-
-
 def _steps(options: Options, batches: Iterable[Any]) -> int:
     if options.steps is not None:
         return options.steps
@@ -212,7 +113,16 @@ def _loop(
             run.saved = run.step
         if ends:
             return
-        _step(run)
+        try:
+            _step(run)
+        except NonFiniteError as error:
+            where = f"step {run.step + 1}, batch {run.batches.count}"
+            raise _located(run, where, error) from None
+
+
+def _located(run: Run, where: str, error: NonFiniteError) -> NonFiniteError:
+    kept = f"; the checkpoint in {run.folder} is intact" if run.folder is not None else ""
+    return NonFiniteError(f"{where}: {error}{kept}")
 
 
 def _evaluated(run: Run, held_out: Iterable[Any] | None, interruption: Interruption) -> bool:
@@ -221,9 +131,12 @@ def _evaluated(run: Run, held_out: Iterable[Any] | None, interruption: Interrupt
     if held_out is None or not run.due(run.options.eval_every):
         return True
     with run.ema.applied() if run.ema else nullcontext():
-        value = evaluate(
-            run.model, held_out, run.loss_function, stop=lambda: bool(interruption.number)
-        )
+        try:
+            value = evaluate(
+                run.model, held_out, run.loss_function, stop=lambda: bool(interruption.number)
+            )
+        except NonFiniteError as error:
+            raise _located(run, f"step {run.step}", error) from None
         if value is None:
             return False
         run.val_loss = value
@@ -232,46 +145,6 @@ def _evaluated(run: Run, held_out: Iterable[Any] | None, interruption: Interrupt
             if run.folder is not None:
                 checkpoint.save_weights(run.model, run.folder / checkpoint.BEST)
     return True
-
-
-@no_grad()
-def evaluate(
-    model: Module,
-    batches: Iterable[Any],
-    loss: Loss,
-    *,
-    stop: Callable[[], bool] = lambda: False,
-) -> float | None:
-    """Mean loss over all items of the batches, in evaluation mode; None when stopped before.
-
-    Random numbers that batches or loss draw are the same every time, and move no other stream.
-    Raises: ConfigError when there are no items.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        total = items = 0.0
-        with stream(Generator()):
-            for batch in batches:
-                value, count = mean_and_count(loss(model, batch))
-                total += value.item() * count
-                items += count
-                if stop():
-                    return None
-    finally:
-        for module, mode in modes:
-            module.training = mode
-    if not items:
-        raise ConfigError("evaluate: the batches have no items")
-    return total / items
-
-
-def mean_and_count(result: Any) -> tuple[Tensor, float]:
-    """What a loss function gave: the mean, and over how many items (1 when it does not say)."""
-    value, count = result if isinstance(result, tuple) else (result, 1.0)
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        raise ShapeError(f"a loss function gives one number or (number, count), got {value!r}")
-    return value, float(count)
 
 
 def _step(run: Run) -> None:
@@ -283,7 +156,7 @@ def _step(run: Run) -> None:
         asked = time.perf_counter()
         batch = run.batches.next()
         run.waited += time.perf_counter() - asked
-        value, count = _loss(run, batch)
+        value, count = finite_loss(run.model, batch, run.loss_function)
         # One batch: the gradient of the mean. Several: of sums, divided by all items below.
         value.backward(None if run.options.accumulate == 1 else full_like(value, count))
         losses.append(value.item() * count)
@@ -307,39 +180,11 @@ def _step(run: Run) -> None:
     run.speed = 0.9 * run.speed + 0.1 * speed if run.speed else speed
 
 
-def _loss(run: Run, batch: Any) -> tuple[Tensor, float]:
-    """The loss on a batch.  Raises: NonFiniteError."""
-    random = get_rng_state()
-    value, count = mean_and_count(run.loss_function(run.model, batch))
-    if math.isfinite(value.item()):
-        return value, count
-
-    def again() -> None:
-        set_rng_state(random)
-        run.loss_function(run.model, batch)
-
-    found = (
-        first_non_finite(run.model.state_dict())
-        or first_non_finite(batch, "batch")
-        or first_in_forward(run.model, again)
-    )
-    raise _not_finite(run, f"the loss is {value.item()}", found)
-
-
 def _clip(run: Run) -> float:
     """Clip the gradient; returns its norm before.  Raises: NonFiniteError."""
     limit = run.options.clip_norm or math.inf
     norm = float(clip_grad_norm_(run.model.parameters(), limit).item())
     if not math.isfinite(norm):
-        gradients = {name: p.grad for name, p in run.model.named_parameters()}
-        found = first_non_finite(gradients)
-        raise _not_finite(run, "the gradient is not finite", found)
+        found = first_non_finite({name: p.grad for name, p in run.model.named_parameters()})
+        raise NonFiniteError(f"the norm of the gradient is {norm}; first not finite: {found}")
     return norm
-
-
-def _not_finite(run: Run, what: str, found: str | None) -> NonFiniteError:
-    kept = f"; the checkpoint in {run.folder} is intact" if run.folder is not None else ""
-    return NonFiniteError(
-        f"step {run.step + 1}, batch {run.batches.count}: {what}; "
-        f"first not finite: {found or 'nothing that was computed on the way'}{kept}"
-    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rushlight.io.files import write_atomic
 
 if TYPE_CHECKING:
-    from rushlight.train.loop import Run
+    from rushlight.train.run import Run
 
 METRICS = "metrics.jsonl"
 

@@ -1,0 +1,110 @@
+"""A run of the training loop: what it was told, and how far it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rushlight.errors import ConfigError
+from rushlight.nn import Module
+from rushlight.optim import EMA, Optimizer
+from rushlight.optim.lr_scheduler import LRScheduler
+from rushlight.train.batches import Batches
+from rushlight.train.loss import Loss
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How to train. Raises: ConfigError for values that make no sense."""
+
+    steps: int | None = None  # None: once through the batches
+    accumulate: int = 1  # batches to a step
+    clip_norm: float = 0.0  # of the whole gradient; 0 clips nothing
+    eval_every: int = 0  # steps; 0: after the last one only
+    save_every: int = 0  # steps; 0: at the start, at the end and when interrupted
+    log_every: int = 10  # steps to a line of metrics.jsonl
+    unit: str = "items"  # what the loss is a mean of, for metrics.jsonl
+    folder: str | Path | None = None  # of the run; None saves nothing
+    resume: bool = False  # go on from the folder's checkpoint, where there is one
+
+    def __post_init__(self) -> None:
+        smallest = {"steps": 0, "accumulate": 1, "eval_every": 0, "save_every": 0, "log_every": 1}
+        for name, least in smallest.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ConfigError(f"{name} must be a whole number from {least} on, got {value!r}")
+        if not self.clip_norm >= 0:
+            raise ConfigError(f"clip_norm must not be negative, got {self.clip_norm}")
+        if self.resume and self.folder is None:
+            raise ConfigError("resume needs the folder of the run")
+
+
+def make_options(options: Mapping[str, Any]) -> Options:
+    """Options from keywords.  Raises: ConfigError with the nearest known name."""
+    known = [field.name for field in dataclasses.fields(Options)]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise ConfigError(f"train has no option {name!r}; {hint}")
+    return Options(**options)
+
+
+class Run:
+    """A training run and how far it is; what callbacks and the caller get to see."""
+
+    def __init__(self, model: Module, loss: Loss, batches: Batches, options: Options) -> None:
+        self.model, self.loss_function, self.batches, self.options = model, loss, batches, options
+        self.optimizer: Optimizer
+        self.schedule: LRScheduler | None = None
+        self.ema: EMA | None = None
+        self.steps = 0  # how many there will be
+        self.step = 0  # how many there were
+        self.reported = 0  # the last step that was evaluated, if due, and told to the callbacks
+        self.loss = math.nan  # of the last step: the mean over its items
+        self.lr = math.nan  # of the first group, in the last step
+        self.grad_norm = math.nan  # of the last step, before clipping
+        self.items = 0.0  # what all losses so far were means of: samples, tokens
+        self.val_loss: float | None = None  # held-out, where this step was evaluated
+        self.best_loss = math.inf  # the lowest val_loss so far
+        self.speed = 0.0  # items a second, the last steps counting most
+        self.waited = 0.0  # seconds that steps of this process waited for batches
+        self.saved = -1  # the step of the checkpoint in the folder; -1: none
+        self.stop = False  # set by a callback to end the run after this step
+        self.interrupted = False
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the run saves."""
+        return None if self.options.folder is None else Path(self.options.folder)
+
+    @property
+    def finished(self) -> bool:
+        """Whether this step was the last."""
+        return self.stop or self.step >= self.steps
+
+    def due(self, every: int) -> bool:
+        """Whether what happens every so many steps, and after the last, happens now."""
+        return self.finished or (every > 0 and self.step > 0 and self.step % every == 0)
+
+    def parts(self) -> dict[str, Any]:
+        """All that has a state to save, by name."""
+        parts = {"model": self.model, "optimizer": self.optimizer, "batches": self.batches}
+        optional = {"schedule": self.schedule, "ema": self.ema}
+        return parts | {name: part for name, part in optional.items() if part is not None}
+
+    _PROGRESS = ("step", "reported", "loss", "lr", "grad_norm", "items", "val_loss", "best_loss")
+
+    def progress(self) -> dict[str, Any]:
+        """The numbers that a checkpoint keeps."""
+        return {name: getattr(self, name) for name in self._PROGRESS}
+
+    def set_progress(self, numbers: Mapping[str, Any]) -> None:
+        """Go on from the numbers of a checkpoint."""
+        for name in self._PROGRESS:
+            setattr(self, name, numbers[name])
+        self.saved = self.step
