@@ -237,7 +237,7 @@ class Module:
         ]
         nothing = bool(own) and bool(state_dict) and not arrays
         if wrong or nothing or (strict and (missing or unexpected)):
-            raise RuntimeError(_load_report(type(self).__name__, missing, unexpected, wrong))
+            raise RuntimeError(load_report(type(self).__name__, missing, unexpected, wrong))
         for name, array in arrays.items():
             copy_into(own[name].array, array)
             changed_in_place(own[name])
@@ -323,7 +323,8 @@ def _fits(value: Any, kind: type) -> bool:
     return isinstance(value, Tensor if issubclass(kind, Buffer) else kind)
 
 
-def _load_report(name: str, missing: list[str], unexpected: list[str], wrong: list[str]) -> str:
+def load_report(name: str, missing: list[str], unexpected: list[str], wrong: list[str]) -> str:
+    """The message about a state that does not fit: every name, and shapes that differ."""
     parts = [f"load_state_dict: the state does not fit {name}"]
     for title, names in (
         ("missing", missing),

@@ -11,7 +11,7 @@ import numpy as np
 from rushlight import kernels
 from rushlight.autograd import changed_in_place
 from rushlight.kernels import FLOAT32, FLOAT64, K
-from rushlight.nn.module import Module, _load_report
+from rushlight.nn.module import Module, load_report
 from rushlight.ops.convert import as_tensor, is_real
 
 
@@ -88,7 +88,7 @@ class EMA:
             if array.shape != own[name].array.shape
         ]
         if missing or unexpected or wrong:
-            raise RuntimeError(_load_report("EMA", missing, unexpected, wrong))
+            raise RuntimeError(load_report("EMA", missing, unexpected, wrong))
         for name, array in arrays.items():
             kernels.copy_into(own[name].array, array)
             changed_in_place(own[name])
