@@ -1,10 +1,10 @@
-"""What loading costs: training steps on batches of a DataLoader against steps on one batch.
+"""What loading costs: training steps on batches of a DataLoader against steps on ready batches.
 
 python bench/loader.py [--only mlp,gpt-nano] [--rounds 15] [--seconds 0.3] [--threads 2]
 
-The three ways (one batch, a loader in the main thread, a loader with one thread of its own) take
-turns in one process. A figure is the median over the rounds, of milliseconds a step and of the
-share of them that the step waited for its batch.
+The three ways (100 batches made before, a loader in the main thread, a loader with one thread of
+its own) take turns in one process. A figure is the median over the rounds: milliseconds a step, and
+how many of them it waited for its batch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 
@@ -22,7 +23,7 @@ from models import build
 import rushlight as rl
 from rushlight.data import DataLoader, RandomSampler, TensorDataset, TokenFile, Windows
 
-WAYS = ("one batch", "main thread", "one worker")
+WAYS = ("ready", "main thread", "one worker")
 WORKLOADS = ("mlp", "gpt-nano", "gpt-char", "llama-char", "gpt2")
 VOCABULARY = {"gpt-nano": 65, "gpt-char": 65, "llama-char": 88, "gpt2": 50257}
 
@@ -69,10 +70,9 @@ def measure(name: str, rounds: int, seconds: float, folder: Path) -> None:
 
     data = dataset(name, batch, folder)
     sampler = RandomSampler(data, replacement=True, num_samples=10**9)
-    sources = [iter(lambda: batch, None)]
-    for workers in (0, 1):
-        loader = DataLoader(data, len(batch[0]), sampler=sampler, num_workers=workers)
-        sources.append(endless(loader))
+    loaders = [DataLoader(data, len(batch[0]), sampler=sampler, num_workers=n) for n in (0, 1)]
+    ready = list(islice(loaders[0], 100))
+    sources = [cycle(ready), *map(endless, loaders)]
     taken = {way: [] for way in WAYS}
     for round_ in range(rounds + 1):
         for way, source in zip(WAYS, sources, strict=True):

@@ -65,6 +65,28 @@ def contents(folder):
     return {name: (Path(folder) / name).read_bytes() for name in names}
 
 
+# ---- and a smaller one: y = w x ----
+
+
+def line(weight=0.0):
+    """y = w x, one weight."""
+    model = nn.Linear(1, 1, bias=False)
+    with rl.no_grad():
+        model.weight.fill_(weight)
+    return model
+
+
+def squares(model, batch):
+    """Mean of (w x - y)^2 over the pairs of a batch, and their number."""
+    x, y = batch
+    return F.mse_loss(model(x), y), len(x)
+
+
+def pairs(*xs):
+    x = rl.tensor(xs, dtype=rl.float32).reshape(-1, 1)
+    return x, 2 * x
+
+
 if __name__ == "__main__":
     import random
 

@@ -92,8 +92,24 @@ def copy_into(y: Array, x: Array) -> None:
     if x.dtype == y.dtype and x.dtype.kind == "f" and x.dtype.itemsize >= 4:
         call(K.copy, y, x)
     else:
-        on_host(f"copy from {x.dtype} to {y.dtype}")
+        if _core.recording():  # the message takes longer than a small copy
+            on_host(f"copy from {x.dtype} to {y.dtype}")
         np.copyto(y, x, casting="unsafe")
+
+
+def rows(x: Array, index: Array) -> Array:
+    """x[index] along the first axis, index (N,) integers, negative ones from the end; a copy.
+
+    Raises: IndexError.
+    """
+    on_host("rows")
+    count = len(x)
+    if index.size and not (-count <= index.min() and index.max() < count):
+        wrong = index[(index < -count) | (index >= count)][0]
+        raise IndexError(f"index {wrong} is out of bounds for axis 0 with size {count}")
+    shape = (len(index), *x.shape[1:])
+    y = empty(shape, x.dtype) if x.dtype in KERNEL_DTYPES else np.empty(shape, x.dtype)
+    return x.take(index, 0, y, "wrap")
 
 
 def apart(x: Array, y: Array) -> Array:

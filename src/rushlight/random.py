@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,6 +58,18 @@ class Generator:
         self.state[:] = words.view(np.uint64)
 
 
+class LazyGenerator(Generator):
+    """A generator whose seed is computed, and whose state made, when it is first drawn from."""
+
+    def __init__(self, seed: Callable[[], int]) -> None:
+        self._seed = seed
+
+    @functools.cached_property
+    def state(self) -> kernels.Array:  # type: ignore[override]
+        """As of any generator."""
+        return Generator().manual_seed(self._seed()).state
+
+
 default_generator = Generator()
 
 
@@ -76,15 +88,24 @@ def current() -> Generator:
     return _stream.generator or default_generator
 
 
-@contextmanager
-def stream(generator: Generator) -> Iterator[Generator]:
-    """Let draws of this thread come from a generator.  Nests; other threads see nothing of it."""
-    before = _stream.generator
-    _stream.generator = generator
-    try:
-        yield generator
-    finally:
-        _stream.generator = before
+class stream:
+    """`with stream(generator):` draws of this thread come from it.
+
+    Nests; other threads see nothing of it.
+    """
+
+    __slots__ = ("before", "generator")
+
+    def __init__(self, generator: Generator) -> None:
+        self.generator = generator
+
+    def __enter__(self) -> Generator:
+        self.before = _stream.generator
+        _stream.generator = self.generator
+        return self.generator
+
+    def __exit__(self, *error: object) -> None:
+        _stream.generator = self.before
 
 
 def draw_seed(generator: Generator | None = None) -> int:

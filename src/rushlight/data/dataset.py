@@ -6,12 +6,16 @@ import math
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
+from rushlight.autograd import new_tensor
 from rushlight.creation import randperm
 from rushlight.data.collate import default_collate
 from rushlight.errors import ShapeError
+from rushlight.kernels import rows
 from rushlight.random import Generator
 from rushlight.tensor import Tensor
 
@@ -22,7 +26,8 @@ class Dataset(Generic[T_co]):
     """A map from an index to a sample: subclasses define `__getitem__`, and mostly `__len__`.
 
     They may define `take(indices)` too, the batch of several samples at once, equal to
-    `default_collate([self[i] for i in indices])`; a loader without a collate_fn prefers it.
+    `default_collate([self[i] for i in indices])`; a loader without a collate_fn prefers it, and may
+    take several small batches at once. It must not draw random numbers.
     """
 
     def __getitem__(self, index: Any) -> T_co:
@@ -65,7 +70,10 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 
     def take(self, indices: Sequence[int]) -> list[Tensor]:
         """The batch of these samples."""
-        return [x[list(indices)] for x in self.tensors]
+        index = np.array(indices, np.int64)
+        return [
+            x[index] if x.needs_grad else new_tensor(rows(x.array, index)) for x in self.tensors
+        ]
 
     def __len__(self) -> int:
         return len(self.tensors[0])
@@ -158,6 +166,16 @@ def take(dataset: Any, indices: Sequence[Any]) -> Any:
     if has_take(dataset):
         return dataset.take(indices)
     return default_collate(samples(dataset, indices))
+
+
+def take_several(dataset: Any, batches: Sequence[Sequence[Any]]) -> list[list[Tensor]]:
+    """Several batches of tensors made by one `take`, cut apart."""
+    whole = dataset.take([i for indices in batches for i in indices])
+    cuts = list(accumulate(map(len, batches), initial=0))
+    return [
+        [new_tensor(x.array[start:stop]) for x in whole]  # no view: each has its own memory
+        for start, stop in pairwise(cuts)
+    ]
 
 
 def random_split(

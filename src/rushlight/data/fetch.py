@@ -14,10 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rushlight.data.collate import default_collate, default_convert
-from rushlight.data.dataset import samples, take
-from rushlight.random import Generator, mix, stream
+from rushlight.data.dataset import samples, take, take_several
+from rushlight.random import Generator, LazyGenerator, mix, stream
 
-Task: TypeAlias = tuple[int, Any]  # number of the batch, and its indices or whether to skip it
+# For each batch its number, and its indices or, of an iterable dataset, whether to skip it.
+Task: TypeAlias = list[tuple[int, Any]]
 
 # What a seed is mixed with, so that no two of an epoch's streams are the same.
 SAMPLER, BATCH, WORKER, COLLATE = range(4)
@@ -93,17 +94,23 @@ class Maker:
                 plan.worker_init_fn(number)
             self.samples = iter(dataset) if plan.iterable else iter(())
 
-    def make(self, task: Task) -> Any:
-        """The batch of a task; `Ended` when there is none, None when it is to be skipped."""
-        number, content = task
+    def make(self, task: Task) -> list[Any] | Ended:
+        """The batches of a task, None for one to be skipped; `Ended` when there are no more."""
+        if len(task) > 1:
+            return take_several(self.dataset, [indices for _, indices in task])
+        number, content = task[0]
         if self.plan.iterable:
-            return self._next(skip=content)
+            batch = self._next(skip=content)
+            return batch if isinstance(batch, Ended) else [batch]
         with self._stream(BATCH, number):
-            if self.plan.single:
-                return self._collated(self.dataset[content])
-            if self.plan.collate_fn is None:
-                return take(self.dataset, content)
-            return self.plan.collate_fn(samples(self.dataset, content))
+            return [self._batch(content)]
+
+    def _batch(self, content: Any) -> Any:
+        if self.plan.single:
+            return self._collated(self.dataset[content])
+        if self.plan.collate_fn is None:
+            return take(self.dataset, content)
+        return self.plan.collate_fn(samples(self.dataset, content))
 
     def _next(self, skip: bool) -> Any:
         with self._stream(COLLATE, self.number, self.made):
@@ -126,8 +133,8 @@ class Maker:
         return default_collate(content)
 
     def _stream(self, *words: int) -> AbstractContextManager[Generator]:
-        seed = mix(self.plan.seed, *words)
         if self.plan.seed_globals:
+            seed = mix(self.plan.seed, *words)
             random.seed(seed)
             np.random.seed(seed % 2**32)
-        return stream(Generator().manual_seed(seed))
+        return stream(LazyGenerator(lambda: mix(self.plan.seed, *words)))

@@ -7,20 +7,25 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rushlight.data.collate import default_collate, default_convert
-from rushlight.data.dataset import IterableDataset
-from rushlight.data.fetch import SAMPLER, Ended, Plan, Task
+from rushlight.data.dataset import IterableDataset, has_take
+from rushlight.data.fetch import SAMPLER, Ended, Plan
 from rushlight.data.sampler import BatchSampler, RandomSampler, SequentialSampler, batches
 from rushlight.data.worker import GRACE, Failure, Inline, ThreadWorker, Worker
 from rushlight.random import Generator, draw_seed, mix, stream
+from rushlight.tensor import Tensor
 
 if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
+
+
+SMALL = 4 << 20  # bytes: so much a task of several batches may make
+MOST = 32  # batches to a task
 
 
 @dataclass
@@ -147,20 +152,18 @@ class DataLoader:
             for number in range(max(1, self.num_workers)):
                 workers.append(self._start(epoch.seed, number))
             rounds = _Rounds(workers, self._tasks(epoch), self._depth(), self.timeout or None)
-            if not self.iterable:
-                rounds.turn.rotate(-epoch.batches)  # batch b is worker b % n's
+            rounds.grows = not self.iterable and self._collate_fn is None and has_take(self.dataset)
             rounds.fill()
             while rounds.under_way:
-                result = rounds.receive(epoch.batches - skip)
+                results = rounds.receive(epoch.batches - skip)
                 if self.num_workers > 0:
                     rounds.fill()  # before the batch is used: that is what workers are for
-                if isinstance(result, Ended):
-                    pass
-                elif skip > 0:
-                    skip -= 1
-                else:
-                    epoch.batches += 1
-                    yield result
+                for result in results:
+                    if skip > 0:
+                        skip -= 1
+                    else:
+                        epoch.batches += 1
+                        yield result
                 rounds.fill()
             epoch.ended = True
         finally:
@@ -195,7 +198,7 @@ class DataLoader:
 
         return ProcessWorker(plan, number, self.multiprocessing_context)
 
-    def _tasks(self, epoch: _Epoch) -> Iterator[Task]:
+    def _tasks(self, epoch: _Epoch) -> Iterator[tuple[int, Any]]:
         first = epoch.batches
         if self.iterable:  # what a worker is to skip it reads, but does not collate
             for number in count():
@@ -279,29 +282,42 @@ class DataLoader:
 
 
 class _Rounds:
-    """Hands tasks to the workers in turn, and takes results in the same order."""
+    """Hands tasks to the workers in turn, and takes results in the same order.
+
+    A task is a batch, or as many small ones as fill a few megabytes: waking a worker, and sharing
+    the interpreter with it, takes longer than to copy a small batch together.
+    """
 
     def __init__(
-        self, workers: list[Worker], tasks: Iterator[Task], depth: int, timeout: float | None
+        self,
+        workers: list[Worker],
+        batches: Iterator[tuple[int, Any]],
+        depth: int,
+        timeout: float | None,
     ) -> None:
         self.turn = deque(workers)
         self.under_way: deque[Worker] = deque()
-        self.tasks = tasks
+        self.batches = batches
         self.depth = depth  # tasks under way per worker
         self.timeout = timeout
+        self.grows = False  # whether tasks may hold more than a batch once its size is known
+        self.size = 1  # batches to a task
 
     def fill(self) -> None:
         """Hand out tasks until every worker has enough or there are no more."""
         while len(self.under_way) < self.depth * len(self.turn):
-            task = next(self.tasks, None)
-            if task is None:
+            task = list(islice(self.batches, self.size))
+            if not task:
                 return
             self.turn[0].send(task)
             self.under_way.append(self.turn[0])
             self.turn.rotate(-1)
 
-    def receive(self, number: int) -> Any:
-        """The oldest result.  Raises what a worker raised, with its name and the batch's number."""
+    def receive(self, number: int) -> list[Any]:
+        """The batches of the oldest task.
+
+        Raises what a worker raised, with its name and the batch's number.
+        """
         worker = self.under_way.popleft()
         where = f"in batch {number} of the epoch"
         try:
@@ -311,9 +327,23 @@ class _Rounds:
             raise
         if isinstance(result, Failure):
             raise result.pop(f"{where}, made by {worker.name}")
-        if isinstance(result, Ended) and worker in self.turn:
-            self.turn.remove(worker)
-        return result
+        if isinstance(result, Ended):
+            if worker in self.turn:
+                self.turn.remove(worker)
+            return []
+        if self.grows:
+            self.size, self.grows = _task_size(result[0]), False
+        batches: list[Any] = result
+        return batches
+
+
+def _task_size(batch: Any) -> int:
+    """How many batches like this one are made at once."""
+    plain = type(batch) is list and all(type(x) is Tensor for x in batch)
+    if not plain or any(x.needs_grad for x in batch):
+        return 1
+    size = sum(x.array.nbytes for x in batch)
+    return min(max(SMALL // size, 1), MOST) if size else 1
 
 
 def _check_position(state: Mapping[str, Any]) -> None:

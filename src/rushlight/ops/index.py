@@ -69,7 +69,11 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     try:
         if basic:
             return part(x, plain)
-        out = host(x, "getitem")[plain]
+        first = plain[0]
+        if len(plain) == 1 and isinstance(first, np.ndarray) and _are_rows(x.array, first):
+            out = kernels.rows(x.array, first)
+        else:
+            out = _pooled(host(x, "getitem")[plain])
     except IndexError as error:
         raise IndexError(f"getitem: shape {x.array.shape}: {error}") from None
     shape, kind = x.array.shape, x.array.dtype
@@ -79,7 +83,11 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     def vjp(g: Tensor) -> tuple[Partial]:
         return (Partial("getitem", shape, kind, g, lambda buffer: _add_at(buffer, plain, g.array)),)
 
-    return record("getitem", _pooled(out), (x,), vjp, saved=saved)
+    return record("getitem", out, (x,), vjp, saved=saved)
+
+
+def _are_rows(x: Array, index: Array) -> bool:
+    return x.ndim > 0 and index.ndim == 1 and index.dtype.kind in "iu"
 
 
 def _add_at(buffer: Array, index: Any, values: Array) -> None:
