@@ -14,6 +14,7 @@ test: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(IN) bench/run.py
+	$(IN) bench/loader.py
 
 lint: $(VENV)/dev
 	$(VENV)/bin/ruff check .
