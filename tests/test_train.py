@@ -13,7 +13,7 @@ import rushlight as rl
 import small_run
 from rushlight import nn
 from rushlight.data import DataLoader, TensorDataset
-from rushlight.errors import ConfigError, FormatError
+from rushlight.errors import ConfigError, FormatError, NonFiniteError
 from rushlight.nn import functional as F
 from rushlight.optim import EMA, SGD
 from rushlight.train import Callback, evaluate, train
@@ -94,7 +94,7 @@ def test_clipping_and_what_the_run_tells():
     assert run.loss == pytest.approx(20)
     assert run.grad_norm == pytest.approx(20)
     assert model.weight.item() == pytest.approx(0.5 * 2, rel=1e-5)
-    assert (run.step, run.steps, run.items, run.lr) == (1, 1, 2, 0.5)
+    assert (run.step, run.total_steps, run.items, run.lr) == (1, 1, 2, 0.5)
 
 
 def test_no_steps_means_once_through_the_batches():
@@ -299,9 +299,9 @@ def test_checkpoints_of_something_else_are_refused(tmp_path):
     path = tmp_path / "resume.safetensors"
     good = path.read_bytes()
     with pytest.raises(FormatError, match="does not fit this run: load_state_dict"):
-        train(line(), [pairs(1.0)], squares, steps=3, folder=tmp_path, resume=True, ema=EMA(line(), 0.9), schedule=rl.optim.lr_scheduler.ConstantLR(SGD(line().parameters())))  # fmt: skip
+        train(line(), [pairs(1.0)], squares, steps=3, folder=tmp_path, resume=True, accumulate=2, ema=EMA(line(), 0.9), schedule=rl.optim.lr_scheduler.ConstantLR(SGD(line().parameters())))  # fmt: skip
     with pytest.raises(FormatError, match="differ in what they have: ema, schedule"):
-        train(line(), [pairs(1.0)], squares, steps=3, folder=tmp_path, resume=True)
+        train(line(), [pairs(1.0)], squares, steps=3, folder=tmp_path, resume=True, accumulate=2)
     for cut in (0, 7, 100, len(good) // 2, len(good) - 1):
         path.write_bytes(good[:cut])
         with pytest.raises(FormatError, match=r"resume\.safetensors"):
@@ -354,3 +354,105 @@ def test_memory_is_flat_over_10000_steps_without_the_collector(tmp_path):
         gc.enable()
     assert sizes[10_000][1] <= sizes[1000][1]
     assert sizes[10_000][0] - sizes[1000][0] < 1 << 20
+
+
+# ---- what is trained ----
+
+
+def test_a_head_alone():
+    """Gradients of what the optimizer does not have neither pile up nor count."""
+
+    def run(steps, again=0):
+        rl.manual_seed(0)
+        model = nn.Sequential(nn.Linear(1, 3), nn.Linear(3, 1))
+        optimizer = SGD(model[1].parameters(), lr=0.01)
+        options = {"optimizer": optimizer, "clip_norm": 0.5}
+        train(model, [pairs(1.0, 2.0)], squares, steps=steps, **options)
+        return train(model, [pairs(1.0, 2.0)], squares, steps=again, **options), model
+
+    (_, whole), (_, parts) = run(6), run(3, again=3)
+    assert whole[1].weight.tolist() == parts[1].weight.tolist()
+    model = line(1.0)
+    optimizer = SGD(model.parameters(), lr=0.0)
+    norms = []
+
+    class Note(Callback):
+        def step(self, run):
+            norms.append(run.grad_norm)
+
+    train(model, [pairs(1.0)], squares, optimizer=optimizer, steps=3, callbacks=[Note()])
+    assert norms == [2.0, 2.0, 2.0]
+
+
+def test_a_parameter_of_the_loss():
+    scale = nn.Parameter(rl.ones(1))
+    model = line(1.0)
+
+    def loss(model, batch):
+        return (model(batch) * scale).mean()
+
+    optimizer = SGD([*model.parameters(), scale], lr=1.0)
+    train(model, [rl.ones(2, 1)], loss, optimizer=optimizer, accumulate=2, steps=2)
+    # w and s both go down by the other: (1, 1) -> (0, 0) -> (0, 0)
+    assert (model.weight.item(), scale.item()) == (0.0, 0.0)
+
+
+def test_masks_of_minus_infinity_are_no_fault(tmp_path):
+    model = line(1.0)
+    model.register_buffer("mask", rl.full((2,), -float("inf")))
+    train(model, [pairs(1.0)], squares, steps=2, folder=tmp_path)
+    bad = (rl.full((2,), -float("inf")), *pairs(float("nan")))
+    with pytest.raises(NonFiniteError, match=r"first not finite: batch\.1: 1 of 1"):
+        train(model, [bad], lambda m, b: squares(m, b[1:]), steps=1)
+
+
+def test_stopping_early_evaluates(tmp_path):
+    class Stop(Callback):
+        def step(self, run):
+            run.stop = run.step == 3
+
+    run = train(
+        line(), [pairs(1.0)], squares, steps=9, held_out=[pairs(2.0)], callbacks=[Stop()],
+        folder=tmp_path,
+    )  # fmt: skip
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [3]
+    assert lines[0]["val_loss"] == run.val_loss == run.best_loss
+    assert (tmp_path / "best.safetensors").exists()
+
+
+def test_evaluation_leaves_pythons_and_numpys_streams():
+    def loss(model, batch):
+        return squares(model, batch)[0] * (1 + random.random() + np.random.rand()), 1
+
+    def weights(every):
+        random.seed(1)
+        np.random.seed(1)
+        model = line(0.1)
+        optimizer = SGD(model.parameters(), 0.01)
+        train(
+            model, [pairs(1.0)], loss, optimizer=optimizer, steps=5, held_out=[pairs(1.0)],
+            eval_every=every,
+        )  # fmt: skip
+        return model.weight.item()
+
+    assert weights(0) == weights(1)
+
+
+def test_changed_options_and_too_few_steps_are_refused(tmp_path):
+    train(line(), [pairs(1.0)], squares, steps=5, folder=tmp_path)
+    for changed, message in (
+        ({"accumulate": 2}, "accumulate was 1"),
+        ({"clip_norm": 1.0}, r"clip_norm was 0\.0"),
+        ({"steps": 2}, "at step 5, and 2 are asked for"),
+    ):
+        options = {"steps": 9, "folder": tmp_path, "resume": True} | changed
+        with pytest.raises(ConfigError, match=message):
+            train(line(), [pairs(1.0)], squares, **options)
+
+
+def test_schedules_that_want_a_metric_are_refused():
+    optimizer = SGD(line().parameters(), 0.1)
+    schedule = rl.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    with pytest.raises(ConfigError, match="wants a metric"):
+        train(line(), [pairs(1.0)], squares, optimizer=optimizer, schedule=schedule)

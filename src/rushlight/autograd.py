@@ -135,7 +135,7 @@ _tensor_class: Callable[[Array], Tensor] = cast("Callable[[Array], Tensor]", Ten
 
 
 def set_tensor_class(tensor_class: Callable[[Array], Tensor]) -> None:
-    """Called once by `tensor.py`, whose class has the operations that this module must not know."""
+    """What makes a tensor: `tensor.py` names its class, a search for NaN looks at every result."""
     global _tensor_class
     _tensor_class = tensor_class
 

@@ -152,7 +152,7 @@ class DataLoader:
             for number in range(max(1, self.num_workers)):
                 workers.append(self._start(epoch.seed, number))
             rounds = _Rounds(workers, self._tasks(epoch), self._depth(), self.timeout or None)
-            rounds.grows = not self.iterable and self._collate_fn is None and has_take(self.dataset)
+            rounds.grows = self._collate_fn is None and not self._single and has_take(self.dataset)
             rounds.fill()
             while rounds.under_way:
                 results = rounds.receive(epoch.batches - skip)

@@ -87,9 +87,6 @@ class ProcessWorker:
                 self._connection.recv_bytes()
         self._process.join(max(0.0, deadline - time.monotonic()))
         if self._process.is_alive():
-            self._process.terminate()
-            self._process.join(GRACE)
-        if self._process.is_alive():
             self._process.kill()
             self._process.join()
         self._connection.close()
@@ -110,7 +107,7 @@ def _ending(exit_code: int | None) -> str:
 
 def _run_process(plan: Plan | bytes, number: int, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler inherited from it might not end us
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as is a request to its whole group to end
     set_num_threads(1)  # the cores are shared with the other workers
     inbox = Inbox()
     threading.Thread(

@@ -38,6 +38,8 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
             os.unlink(part)
         if not isinstance(error, OSError) or error.errno is None:
             raise
+        if error.filename not in (None, part):
+            raise  # of another file, which the block reads
         why = f"{error.strerror}; nothing was written or replaced"
         raise OSError(error.errno, why, os.fspath(path)) from error
     _sync_folder(os.path.dirname(target))

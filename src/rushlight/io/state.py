@@ -48,10 +48,10 @@ _RANK = {code: rank for rank, code in enumerate(_CODES)}
 # ---- saving ----
 
 
-def save(object: Any, path: PathLike) -> None:
+def save(obj: Any, path: PathLike) -> None:
     """Write nested state to a safetensors file, whole or not at all.
 
-    object: dicts (keys str, int, float, bool, None), lists, tuples, tensors, NumPy arrays and
+    obj: dicts (keys str, int, float, bool, None), lists, tuples, tensors, NumPy arrays and
     scalars, int, float, str, bool, None. A dict of tensors gives a file with exactly its names that
     every reader of safetensors takes. Tensors are saved by value, one that stands in two places
     twice.  Raises: TypeError naming the place of anything else, ValueError for nesting too deep or
@@ -59,7 +59,7 @@ def save(object: Any, path: PathLike) -> None:
     was there is unchanged then.
     """
     packer = _Packer()
-    skeleton = {"version": _VERSION, "state": packer.pack(object, "", 0)}
+    skeleton = {"version": _VERSION, "state": packer.pack(obj, "", 0)}
     names = sorted(packer.entries, key=lambda n: (_RANK[packer.entries[n][0]], n.encode()))
     text = json.dumps(skeleton, separators=(",", ":"), allow_nan=False)
     header: dict[str, Any] = {"__metadata__": {_ENTRY: text}}

@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rushlight.data import TokenFile
 from rushlight.errors import ConfigError, FormatError
@@ -80,14 +80,21 @@ def _pieces(path: Path, kind: str) -> Iterator[Any]:
 
 
 def _bytes(path: Path) -> Iterator[bytes]:
+    start = 0
     with path.open("rb") as file:
-        start = 0
-        while piece := file.read(PIECE):
+        while piece := _read(file, path):
             if b"\0" in piece:
                 where = start + piece.index(b"\0")
                 raise FormatError(f"{path}: not text: byte {where} is 0; leave it out")
             yield piece
             start += len(piece)
+
+
+def _read(file: BinaryIO, path: Path) -> bytes:
+    try:
+        return file.read(PIECE)
+    except OSError as error:  # which does not know its file
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _text(path: Path) -> Iterator[str]:

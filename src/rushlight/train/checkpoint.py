@@ -7,42 +7,21 @@ after the checkpoint and again when a run goes on, so it never leads, and lags o
 
 from __future__ import annotations
 
-import random
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from rushlight.creation import tensor
-from rushlight.errors import FormatError, NonFiniteError
+from rushlight.errors import ConfigError, FormatError, NonFiniteError
 from rushlight.io import load, save
 from rushlight.nn import Module
-from rushlight.random import get_rng_state, set_rng_state
 from rushlight.train.finite import first_non_finite
+from rushlight.train.streams import random_states, set_random_states
 
 if TYPE_CHECKING:
     from rushlight.train.run import Run
 
 CHECKPOINT, LAST, BEST = "resume.safetensors", "last.safetensors", "best.safetensors"
 VERSION = 1
-
-
-def random_states() -> dict[str, Any]:
-    """The streams that training may draw from: Rushlight's, Python's and NumPy's."""
-    version, words, gauss = random.getstate()
-    return {
-        "rushlight": get_rng_state().tolist(),
-        "python": [version, np.array(words, np.int64), gauss],
-        "numpy": list(np.random.get_state(legacy=True)),
-    }
-
-
-def set_random_states(states: dict[str, Any]) -> None:
-    """Go on from a result of `random_states`."""
-    set_rng_state(tensor(states["rushlight"]))
-    version, words, gauss = states["python"]
-    random.setstate((version, tuple(words.tolist()), gauss))
-    np.random.set_state(tuple(states["numpy"]))
 
 
 def exists(folder: Path) -> bool:
@@ -52,8 +31,9 @@ def exists(folder: Path) -> bool:
 
 def clean(folder: Path) -> None:
     """Remove what a killed process left half written."""
-    for path in folder.glob("*.part"):
-        path.unlink()
+    for path in folder.iterdir():
+        if re.fullmatch(r"(resume|last|best|config|tokens|metrics)\.\w+\.\d+-\d+\.part", path.name):
+            path.unlink()
 
 
 def save_checkpoint(run: Run) -> None:
@@ -63,11 +43,14 @@ def save_checkpoint(run: Run) -> None:
     """
     assert run.folder is not None
     state: dict[str, Any] = {name: part.state_dict() for name, part in run.parts().items()}
-    wrong = first_non_finite({name: state[name] for name in ("model", "optimizer")})
+    parameters = dict(run.model.named_parameters())
+    wrong = first_non_finite({"model": parameters, "optimizer": state["optimizer"]})
     if wrong:
         raise NonFiniteError(f"step {run.step} is not saved; first not finite: {wrong}")
     state |= {"version": VERSION, "progress": run.progress(), "random": random_states()}
+    state["options"] = {name: getattr(run.options, name) for name in ("accumulate", "clip_norm")}
     save(state, run.folder / CHECKPOINT)
+    run.saved = run.step
     save(state["model"], run.folder / LAST)
 
 
@@ -79,22 +62,33 @@ def save_weights(model: Module, path: Path) -> None:
 def restore(run: Run, folder: Path) -> None:
     """Put a run where the checkpoint of its folder was made.
 
-    Raises: FormatError for a checkpoint that is damaged, or of another model or setting.
+    Raises: FormatError for a checkpoint that is damaged or of other parts than this run has;
+    ConfigError, by name, for options that are not those it began with, or too few steps.
     """
     path = folder / CHECKPOINT
     state = load(path)
     parts = run.parts()
     if not isinstance(state, dict) or state.get("version") != VERSION:
         raise FormatError(f"{path} is no checkpoint of this version of Rushlight")
-    odd = sorted(set(state) ^ {*parts, "version", "progress", "random"})
+    odd = sorted(set(state) ^ {*parts, "version", "progress", "random", "options"})
     if odd:
         raise FormatError(f"{path} and this run differ in what they have: {', '.join(odd)}")
     try:
+        for name, before in state["options"].items():
+            now = getattr(run.options, name)
+            if now != before:
+                raise ConfigError(f"resume: {name} was {before} when {folder} began, now {now}")
         for name, part in parts.items():
             part.load_state_dict(state[name])
         set_random_states(state["random"])
         run.set_progress(state["progress"])
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except ConfigError:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         reason = " ".join(str(error).split())
         raise FormatError(f"{path} does not fit this run: {reason}") from error
+    if run.step > run.total_steps:
+        raise ConfigError(
+            f"resume: {folder} is at step {run.step}, and {run.total_steps} are asked for"
+        )
     save_weights(run.model, folder / LAST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -9,18 +10,20 @@ from typing import Any
 import numpy as np
 
 from rushlight import autograd
+from rushlight.autograd import enable_grad
 from rushlight.kernels import Array
 from rushlight.nn import Module
 from rushlight.tensor import Tensor
 
 
-def first_non_finite(tree: Any, path: str = "") -> str | None:
+def first_non_finite(tree: Any, path: str = "", *, masks: bool = False) -> str | None:
     """Where in nested dicts, lists and tuples the first tensor is that is not finite, and how much.
 
-    Returns for example "h.0.mlp.c_fc.weight: 3 of 65536 elements are not finite", or None.
+    masks: -inf is fine. Returns for example "h.0.mlp.c_fc.weight: 3 of 65536 elements are not
+    finite", or None.
     """
     if isinstance(tree, Tensor | np.ndarray):
-        return _describe(tree.array if isinstance(tree, Tensor) else tree, path)
+        return _describe(tree.array if isinstance(tree, Tensor) else tree, path, masks)
     if isinstance(tree, Mapping):
         children: Any = tree.items()
     elif isinstance(tree, list | tuple):
@@ -28,16 +31,19 @@ def first_non_finite(tree: Any, path: str = "") -> str | None:
     else:
         return None
     for key, child in children:
-        found = first_non_finite(child, f"{path}.{key}" if path else str(key))
+        found = first_non_finite(child, f"{path}.{key}" if path else str(key), masks=masks)
         if found:
             return found
     return None
 
 
-def _describe(array: Array, path: str) -> str | None:
+def _describe(array: Array, path: str, masks: bool) -> str | None:
     if array.dtype.kind != "f":
         return None
-    wrong = array.size - int(np.count_nonzero(np.isfinite(array)))
+    fine = np.isfinite(array)
+    if masks:
+        fine |= np.isneginf(array)
+    wrong = array.size - int(np.count_nonzero(fine))
     return f"{path}: {wrong} of {array.size} elements are not finite" if wrong else None
 
 
@@ -48,14 +54,17 @@ def first_in_forward(model: Module, compute: Callable[[], Any]) -> str | None:
     when there is no other: masks are made of it.
     """
     found: dict[bool, tuple[str, Tensor]] = {}  # by whether it has -inf only
+    thread = threading.get_ident()
     with _module_names(model) as names:
 
         def note(tensor: Tensor) -> None:
             array = tensor.array
+            if threading.get_ident() != thread:
+                return  # a loader's
             if array.dtype.kind == "f" and not (fine := np.isfinite(array)).all():
                 found.setdefault(bool(np.isneginf(array[~fine]).all()), (names[-1], tensor))
 
-        with _every_result(note):
+        with _every_result(note), enable_grad():  # whose nodes know the operations' names
             compute()
     where, tensor = found.get(False) or found.get(True) or ("", None)
     if tensor is None:

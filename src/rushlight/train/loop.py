@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
@@ -19,7 +19,8 @@ from rushlight.errors import ConfigError, NonFiniteError
 from rushlight.nn import Module
 from rushlight.nn.utils import clip_grad_norm_
 from rushlight.optim import EMA, AdamW, Optimizer
-from rushlight.optim.lr_scheduler import LRScheduler
+from rushlight.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from rushlight.tensor import Tensor
 from rushlight.train import checkpoint
 from rushlight.train.batches import Batches
 from rushlight.train.finite import first_non_finite
@@ -54,15 +55,17 @@ def train(
 
     With a folder, the run writes metrics.jsonl and its checkpoints there. The first Ctrl-C (or
     SIGTERM) saves after the present step and then does what it does by default; with resume=True
-    the run goes on to the same bits.
+    the run goes on to the same bits: make model, optimizer, schedule and batches as before.
     Raises: NonFiniteError with the step, the batch and the first tensor that is not finite;
     ConfigError; FormatError for a checkpoint that does not fit.
     """
     settings = make_options(options)
+    if isinstance(schedule, ReduceLROnPlateau):
+        raise ConfigError("train: ReduceLROnPlateau wants a metric; step it in a callback")
     run = Run(model, loss, Batches(batches), settings)
     run.optimizer = AdamW(model.named_parameters()) if optimizer is None else optimizer
     run.schedule, run.ema = schedule, ema
-    run.steps = _steps(settings, batches)
+    run.total_steps = _total_steps(settings, batches)
     folder = run.folder
     if folder is not None:
         resumed = checkpoint.exists(folder)
@@ -81,16 +84,20 @@ def train(
             callback.start(run)
             ends.callback(callback.stop, run)
         _loop(run, held_out, callbacks, interruption)
-    interruption.deliver()
+    if not run.finished:
+        interruption.deliver()
     return run
 
 
-def _steps(options: Options, batches: Iterable[Any]) -> int:
+def _total_steps(options: Options, batches: Any) -> int:
     if options.steps is not None:
         return options.steps
-    if not isinstance(batches, Sized):
-        raise ConfigError("say how many steps to train: the batches do not know their number")
-    return math.ceil(len(batches) / options.accumulate)
+    try:
+        return math.ceil(len(batches) / options.accumulate)
+    except TypeError:
+        raise ConfigError(
+            "say how many steps to train: the batches do not know their number"
+        ) from None
 
 
 def _loop(
@@ -105,12 +112,13 @@ def _loop(
             run.reported = run.step
             for callback in callbacks:
                 callback.step(run)
+            if run.stop and run.val_loss is None:
+                _evaluated(run, held_out, interruption)
         run.interrupted = interruption.number is not None
         ends = run.interrupted or run.finished
         due = ends or run.saved < 0 or run.due(run.options.save_every)
         if run.folder is not None and due and run.saved != run.step:
             checkpoint.save_checkpoint(run)
-            run.saved = run.step
         if ends:
             return
         try:
@@ -150,6 +158,7 @@ def _evaluated(run: Run, held_out: Iterable[Any] | None, interruption: Interrupt
 def _step(run: Run) -> None:
     """One update of the parameters."""
     started = time.perf_counter()
+    run.model.zero_grad()
     run.optimizer.zero_grad()
     losses, counts = [], []
     for _ in range(run.options.accumulate):
@@ -162,11 +171,12 @@ def _step(run: Run) -> None:
         losses.append(value.item() * count)
         counts.append(count)
     items = sum(counts)
+    trained = [p for group in run.optimizer.param_groups for p in group["params"]]
     if run.options.accumulate > 1 and items > 0:
-        for p in run.model.parameters():
+        for p in trained:
             if p.grad is not None:
                 p.grad.mul_(1 / items)
-    run.grad_norm = _clip(run)
+    run.grad_norm = _clip(run, trained)
     run.lr = run.optimizer.param_groups[0]["lr"]
     run.optimizer.step()
     if run.schedule is not None:
@@ -180,11 +190,12 @@ def _step(run: Run) -> None:
     run.speed = 0.9 * run.speed + 0.1 * speed if run.speed else speed
 
 
-def _clip(run: Run) -> float:
+def _clip(run: Run, trained: list[Tensor]) -> float:
     """Clip the gradient; returns its norm before.  Raises: NonFiniteError."""
-    limit = run.options.clip_norm or math.inf
-    norm = float(clip_grad_norm_(run.model.parameters(), limit).item())
+    norm = float(clip_grad_norm_(trained, run.options.clip_norm or math.inf).item())
     if not math.isfinite(norm):
-        found = first_non_finite({name: p.grad for name, p in run.model.named_parameters()})
+        names = {id(p): name for name, p in run.model.named_parameters()}
+        gradients = {names.get(id(p), f"parameter {i}"): p.grad for i, p in enumerate(trained)}
+        found = first_non_finite(gradients) or "no element; their squares are too large"
         raise NonFiniteError(f"the norm of the gradient is {norm}; first not finite: {found}")
     return norm

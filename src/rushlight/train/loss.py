@@ -9,9 +9,10 @@ from typing import Any
 from rushlight.autograd import no_grad
 from rushlight.errors import ConfigError, NonFiniteError, ShapeError
 from rushlight.nn import Module
-from rushlight.random import Generator, current, stream
+from rushlight.random import current
 from rushlight.tensor import Tensor
 from rushlight.train.finite import first_in_forward, first_non_finite
+from rushlight.train.streams import fixed_random
 
 # loss(model, batch) gives the mean loss, or a pair of it and of how many items it is the mean over
 Loss = Callable[[Module, Any], Any]
@@ -37,8 +38,9 @@ def finite_loss(model: Module, batch: Any, loss: Loss) -> tuple[Tensor, float]:
         loss(model, batch)
 
     found = (
-        first_non_finite(model.state_dict())
-        or first_non_finite(batch, "batch")
+        first_non_finite(dict(model.named_parameters()))
+        or first_non_finite(dict(model.named_buffers()), masks=True)
+        or first_non_finite(batch, "batch", masks=True)
         or first_in_forward(model, again)
     )
     raise NonFiniteError(f"the loss is {value.item()}; first not finite: {found or 'the loss'}")
@@ -54,14 +56,15 @@ def evaluate(
 ) -> float | None:
     """Mean loss over all items of the batches, in evaluation mode; None when stopped before.
 
-    Random numbers that batches or loss draw are the same every time, and move no other stream.
+    Random numbers that batches or loss draw are the same every time, and move no stream; but a
+    generator that a loader was given is moved on.
     Raises: ConfigError when there are no items, NonFiniteError.
     """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     total = items = 0.0
     try:
-        with stream(Generator()):
+        with fixed_random():
             for number, batch in enumerate(batches, 1):
                 try:
                     value, count = finite_loss(model, batch, loss)

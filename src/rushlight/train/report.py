@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -40,6 +41,7 @@ class Metrics(Callback):
     def __init__(self, path: Path, every: int, unit: str) -> None:
         self.path, self.every, self.unit = path, every, unit
         self.file: TextIO | None = None
+        self.told = (0, False)  # the step of the last line, and whether it has a val_loss
 
     def start(self, run: Run) -> None:
         """Drop what the run is going to do again."""
@@ -51,8 +53,11 @@ class Metrics(Callback):
 
     def step(self, run: Run) -> None:
         """Add a line if one is due."""
-        if run.val_loss is None and not run.due(self.every):
-            return
+        if run.tells(self.every):
+            self._add(run)
+
+    def _add(self, run: Run) -> None:
+        self.told = (run.step, run.val_loss is not None)
         line: dict[str, Any] = {"step": run.step, "loss": run.loss}
         if run.val_loss is not None:
             line["val_loss"] = run.val_loss
@@ -65,9 +70,12 @@ class Metrics(Callback):
             raise OSError(error.errno, error.strerror, str(self.path)) from error
 
     def stop(self, run: Run) -> None:
-        """Close the file."""
+        """Close the file; add the evaluation of a run that was stopped early."""
+        if run.stop and self.told != (run.step, run.val_loss is not None):
+            self._add(run)
         if self.file is not None:
-            self.file.close()
+            with suppress(OSError):  # of a line that could not be written: `step` has said so
+                self.file.close()
 
 
 def _step_of(line: str) -> float:
@@ -117,7 +125,7 @@ class Progress(Callback):
         """Show the step when it is time to."""
         now = time.monotonic()
         waited = now - self.shown
-        kept = run.val_loss is not None or run.due(self.every) or (waited >= 30 and not self.live)
+        kept = run.tells(self.every) or (waited >= 30 and not self.live)
         if kept or (self.live and waited >= 0.1):
             self.shown = now
             self._print(self._line(run, now), kept)
@@ -129,10 +137,10 @@ class Progress(Callback):
         if not run.finished and run.saved >= 0:
             ended = "interrupted" if run.interrupted else "ended early"
             how = f"; go on with: {self.go_on}" if self.go_on else ""
-            self._print(f"{ended}; step {run.saved} of {run.steps} is saved{how}", kept=True)
+            self._print(f"{ended}; step {run.saved} of {run.total_steps} is saved{how}", kept=True)
 
     def _line(self, run: Run, now: float) -> str:
-        parts = [f"step {run.step}/{run.steps}", f"loss {run.loss:.4f}"]
+        parts = [f"step {run.step}/{run.total_steps}", f"loss {run.loss:.4f}"]
         if run.val_loss is not None:
             parts.append(f"held-out loss {run.val_loss:.4f}")
         parts += [f"lr {run.lr:.1e}", f"{run.speed:,.0f} {self.unit}/s"]
@@ -140,7 +148,9 @@ class Progress(Callback):
             parts.append(f"{run.speed * self.flops / self.peak:.0%} of peak")
         done = run.step - self.first  # 0 when an evaluation was all that was left of a step
         if done:
-            parts.append(f"{duration((run.steps - run.step) * (now - self.began) / done)} left")
+            parts.append(
+                f"{duration((run.total_steps - run.step) * (now - self.began) / done)} left"
+            )
         return "  ".join(parts)
 
     def _print(self, line: str, kept: bool) -> None:
@@ -205,7 +215,7 @@ class TensorBoard(Callback):
 
     def step(self, run: Run) -> None:
         """Add the step's numbers."""
-        if self.writer is None or not (run.val_loss is not None or run.due(self.every)):
+        if self.writer is None or not run.tells(self.every):
             return
         numbers = {"loss": run.loss, "val_loss": run.val_loss, "lr": run.lr}
         for name, value in (numbers | {"grad_norm": run.grad_norm}).items():

@@ -35,10 +35,11 @@ class Options:
         smallest = {"steps": 0, "accumulate": 1, "eval_every": 0, "save_every": 0, "log_every": 1}
         for name, least in smallest.items():
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < least):
+            fits = type(value) is int and value >= least
+            if not fits and (name != "steps" or value is not None):
                 raise ConfigError(f"{name} must be a whole number from {least} on, got {value!r}")
-        if not self.clip_norm >= 0:
-            raise ConfigError(f"clip_norm must not be negative, got {self.clip_norm}")
+        if not isinstance(self.clip_norm, int | float) or not self.clip_norm >= 0:
+            raise ConfigError(f"clip_norm must be a number from 0 on, got {self.clip_norm!r}")
         if self.resume and self.folder is None:
             raise ConfigError("resume needs the folder of the run")
 
@@ -62,8 +63,8 @@ class Run:
         self.optimizer: Optimizer
         self.schedule: LRScheduler | None = None
         self.ema: EMA | None = None
-        self.steps = 0  # how many there will be
-        self.step = 0  # how many there were
+        self.total_steps = 0
+        self.step = 0  # the last one done
         self.reported = 0  # the last step that was evaluated, if due, and told to the callbacks
         self.loss = math.nan  # of the last step: the mean over its items
         self.lr = math.nan  # of the first group, in the last step
@@ -74,7 +75,7 @@ class Run:
         self.speed = 0.0  # items a second, the last steps counting most
         self.waited = 0.0  # seconds that steps of this process waited for batches
         self.saved = -1  # the step of the checkpoint in the folder; -1: none
-        self.stop = False  # set by a callback to end the run after this step
+        self.stop = False  # a callback ends the run with it, after this step and its evaluation
         self.interrupted = False
 
     @property
@@ -85,11 +86,15 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether this step was the last."""
-        return self.stop or self.step >= self.steps
+        return self.stop or self.step >= self.total_steps
 
     def due(self, every: int) -> bool:
         """Whether what happens every so many steps, and after the last, happens now."""
         return self.finished or (every > 0 and self.step > 0 and self.step % every == 0)
+
+    def tells(self, every: int) -> bool:
+        """Whether a callback that reports every so many steps does now: also of evaluations."""
+        return self.val_loss is not None or self.due(every)
 
     def parts(self) -> dict[str, Any]:
         """All that has a state to save, by name."""
