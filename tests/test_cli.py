@@ -302,6 +302,8 @@ UNUSABLE = [
     (["short.txt"], 1, "short.txt: too short"),
     (["binary.bin"], 1, "binary.bin: not text: byte 3 is 0"),
     (["latin.txt"], 1, "latin.txt: not UTF-8 text near byte 3; convert it, or use --tokens byte"),
+    (["fifo"], 2, "fifo: not an ordinary file"),
+    (["text.txt", "--set", "min_lr=1"], 2, "min_lr 1.0 is above lr 0.004; set both"),
     (["empty"], 1, "empty: no text to learn from"),
     (["text.txt", "--preset", "gpt-nona"], 2, "unknown preset 'gpt-nona'; did you mean 'gpt-nano'"),
     (["text.txt", "--tokens", "words"], 2, "unknown tokens 'words'"),
@@ -328,6 +330,7 @@ def test_bad_input(text, capsys, arguments, code, message):
     Path("binary.bin").write_bytes(b"abc\0def" * 99)
     Path("latin.txt").write_bytes(b"caf\xe9 " * 99)
     Path("empty").mkdir()
+    os.mkfifo("fifo")
     Path("odd.toml").write_text("layer = 4\n")
     Path("type.toml").write_text('layers = "4"\n')
     before = sorted(Path().rglob("*"))
@@ -340,6 +343,42 @@ def test_bad_input(text, capsys, arguments, code, message):
     assert sorted(Path().rglob("*")) == before  # nothing is left behind
 
 
+def test_other_files_are_not_overwritten(text, capsys):
+    Path("mine").mkdir()
+    Path("mine/tokens.bin").write_text("mine")
+    for arguments in ([], ["--resume"]):
+        assert train(text, "--steps", "3", "--out", "mine", *arguments) == 2
+        assert "mine holds other files and no run" in capsys.readouterr().err
+    assert [p.name for p in Path("mine").iterdir()] == ["tokens.bin"]
+    assert Path("mine/tokens.bin").read_text() == "mine"
+
+
+def test_a_preset_beside_a_configuration_of_another(text, capsys):
+    assert train(text, "--steps", "3", "--out", "run", "--quiet") == 0
+    assert main(["train", "--config", "run/config.toml", "--preset", "gpt-char"]) == 2
+    assert "run/config.toml has the sizes of gpt-nano" in capsys.readouterr().err
+
+
+def test_runs_are_no_text(text, capsys):
+    assert train(".", "--steps", "3", "--quiet") == 0
+    assert train(".", "--steps", "3", "--set", "held_out=0.2") == 0
+    assert f"{len(TEXT):,} characters" in capsys.readouterr().out
+
+
+def test_two_processes_in_one_folder(text):
+    """The second, while the first trains."""
+    line = [sys.executable, "-m", "rushlight", "train", text, *QUICK, "--out", "run"]
+    first = subprocess.Popen([*line, "--steps", "100000", "--quiet"])
+    try:
+        wait_for(Path("run/metrics.jsonl"), '"step": 10,', first)
+        second = program("train", "--resume", "--out", "run")
+        assert (second.returncode, second.stdout) == (2, "")
+        assert "run: another process is training there" in second.stderr
+    finally:
+        first.kill()
+        first.wait()
+
+
 def test_a_run_is_not_overwritten(text, capsys):
     assert train(text, "--steps", "3", "--out", "run", "--quiet") == 0
     before = files("run")
@@ -350,16 +389,22 @@ def test_a_run_is_not_overwritten(text, capsys):
     assert files("run") == before
 
 
+@pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.parametrize("name", ["resume.safetensors", "tokens.bin", "tokens.json", "config.toml"])
-def test_damaged_runs(text, capsys, name):
+def test_damaged_runs(text, capsys, name, gone):
+    if gone and name == "resume.safetensors":
+        pytest.skip("a run without a checkpoint begins again")
     assert train(text, "--steps", "3", "--out", "run", "--quiet") == 0
     path = Path("run", name)
     good = path.read_bytes()
-    path.write_bytes(good[: len(good) // 2])
+    path.unlink() if gone else path.write_bytes(good[: len(good) // 2])
+    before = {p: p.read_bytes() for p in Path("run").iterdir() if p.is_file()}
+    assert main(["train", "--resume", "--out", "run", "--set", "seed=9"]) in (1, 2)
     assert main(["train", "--resume", "--out", "run"]) in (1, 2)
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert name in error
+    assert {p: p.read_bytes() for p in Path("run").iterdir() if p.is_file()} == before
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 2
+    assert name in error[1]
     path.write_bytes(good)
     assert main(["train", "--resume", "--out", "run", "--quiet"]) == 0
 

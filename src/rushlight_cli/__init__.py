@@ -7,6 +7,7 @@ loads Rushlight when it runs. Exit codes: 0, 1 for failures, 2 for usage, 130 af
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -53,6 +54,9 @@ def _run(options: argparse.Namespace) -> int:
         return int(import_module(f"rushlight_cli.{options.command}").run(options))
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # nobody reads on, as with `| head`; nor at exit, when Python flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Exception as error:
         if options.debug:
             raise

@@ -88,6 +88,8 @@ def make(settings: Mapping[str, Any], where: str) -> Config:
     checked = {name: _checked(name, value, where) for name, value in settings.items()}
     preset = checked.get("preset", FIELDS["preset"].default)
     config = Config(**{**PRESETS[preset], **checked})
+    if config.min_lr > config.lr:
+        raise UsageError(f"{where}: min_lr {config.min_lr} is above lr {config.lr}; set both")
     if config.width % config.heads:
         raise UsageError(f"{where}: width {config.width} is no multiple of heads {config.heads}")
     return config
@@ -106,6 +108,8 @@ def _checked(name: str, value: Any, where: str) -> Any:
         raise UsageError(f"{where}: unknown {name} {value!r}{_nearest(str(value), CHOICES[name])}")
     if kind == "list[str]":
         fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        if fits and any("\udc80" <= c <= "\udcff" for item in value for c in item):
+            raise UsageError(f"{where}: {name}: a name in {value!r} is no UTF-8 text; rename it")
     elif kind == "float":
         fits = isinstance(value, int | float) and not isinstance(value, bool)
         value = float(value) if fits else value

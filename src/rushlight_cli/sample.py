@@ -12,6 +12,8 @@ import io
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +46,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the prompt and what follows to standard output; 0 when all went well.
+    """Write the prompt and what follows to standard output; 0 when all went well."""
+    write(
+        Path(options.folder),
+        options.prompt,
+        length=options.length,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        seed=options.seed,
+    )
+    return 0
+
+
+def write(
+    folder: Path,
+    prompt: str | None = None,
+    *,
+    length: int = 500,
+    temperature: float = 0.8,
+    top_k: int | None = 200,
+    top_p: float | None = None,
+    seed: int = 1337,
+) -> None:
+    """Let the model of a run folder go on from a prompt, by default a new line.
 
     Raises: ConfigError for a wrong use, FormatError or OSError for damaged files.
     """
@@ -53,35 +78,27 @@ def run(options: argparse.Namespace) -> int:
     from rushlight.generate import generate, load_run
     from rushlight.generate.sampling import check_options
 
-    check_options(options.temperature, options.top_k, options.top_p)
-    if options.prompt == "":
+    check_options(temperature, top_k, top_p)
+    if prompt == "":
         raise ConfigError("--prompt is empty; the model needs at least one character to go on from")
-    model, tokenizer = load_run(options.folder)
-    text = options.prompt
-    if text is None:  # a new line, or whatever the model knows
-        text = "\n" if "\n" in getattr(tokenizer, "symbols", "\n") else tokenizer.decode([0])
+    model, tokenizer = load_run(folder)
+    if prompt is None:  # a new line, or whatever the model knows
+        prompt = "\n" if "\n" in getattr(tokenizer, "symbols", "\n") else tokenizer.decode([0])
     try:
-        prompt = tokenizer.encode(text)
+        start = tokenizer.encode(prompt)
     except ValueError as error:
         raise ConfigError(f"--prompt: {error}; leave that out") from None
-    tokens = generate(
-        model,
-        prompt,
-        options.length,
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        generator=rl.Generator().manual_seed(options.seed),
-    )
+    options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    generator = rl.Generator().manual_seed(seed)
+    tokens = generate(model, start, length, **options, generator=generator)
     decoder = tokenizer.decoder()
 
     def pieces() -> Iterator[str]:
-        yield from map(decoder.feed, prompt.tolist())
+        yield from map(decoder.feed, start.tolist())
         yield from map(decoder.feed, tokens)
         yield decoder.flush() + "\n"
 
     _write(pieces())
-    return 0
 
 
 def _write(pieces: Iterable[str]) -> None:

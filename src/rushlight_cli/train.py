@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import shlex
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rushlight_cli.config import FIELDS, Config, UsageError, make, parse, table, to_toml
+from rushlight_cli.config import Config, UsageError, table, to_toml
+from rushlight_cli.settings import CONFIG, configure, default_folder, given_settings
 
 if TYPE_CHECKING:
     from rushlight.models import GPT
     from rushlight.text.corpus import Corpus
     from rushlight.train import Run
-
-CONFIG = "config.toml"
-RUNS = Path("runs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,12 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train, or go on training; then let the model write a little."""
-    given = _given(options)
-    folder = options.out or _default_folder(given, options.resume)
-    config, resumed = _configure(folder, given, options.resume)
+    given = given_settings(options)
+    folder = options.out or default_folder(given, options.resume)
+    config, resumed = configure(folder, given, options.resume)
+    with _begun(folder, config, resumed) as corpus:
+        return _run(folder, config, corpus, resumed, options)
+
+
+def _run(
+    folder: Path, config: Config, corpus: Corpus, resumed: bool, options: argparse.Namespace
+) -> int:
     say = (lambda *_: None) if options.quiet else print
     _seed(config.seed)
-    corpus = _corpus(folder, config, resumed)
     model = _model(config, corpus.tokenizer.vocabulary)
     for line in _introduction(config, corpus, model):
         say(line)
@@ -54,84 +59,6 @@ def run(options: argparse.Namespace) -> int:
     if not options.quiet:
         _write_sample(folder, config)
     return 0
-
-
-# ---- settings ----
-
-
-def _given(options: argparse.Namespace) -> dict[str, Any]:
-    """What the command line and its config file say, and nothing else."""
-    given: dict[str, Any] = {}
-    if options.config is not None:
-        given |= _read(options.config)
-    given |= dict(parse(assignment) for assignment in options.set)
-    for name in ("preset", "tokens", "steps", "seed"):
-        value = getattr(options, name)
-        if value is not None:
-            given |= [parse(f"{name}={value}")]
-    return given | ({"files": options.files} if options.files else {})
-
-
-def _read(path: Path) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        settings = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"{path}: not TOML: {error}") from None
-    make(settings, str(path))
-    return settings
-
-
-def _default_folder(given: dict[str, Any], resume: bool) -> Path:
-    """To resume: the folder that was last written to. Else runs/PRESET, the next that is free."""
-    checkpoints = list(RUNS.glob("*/resume.safetensors"))
-    if resume and checkpoints:
-        return max(checkpoints, key=lambda path: path.stat().st_mtime).parent
-    name = str(given.get("preset", Config().preset))
-    number = 1
-    folder = RUNS / name
-    while (folder / "resume.safetensors").exists():
-        number += 1
-        folder = RUNS / f"{name}-{number}"
-    return folder
-
-
-def _configure(folder: Path, given: dict[str, Any], resume: bool) -> tuple[Config, bool]:
-    """The configuration, and whether a run with it is resumed.
-
-    Raises: UsageError when a run would be overwritten, or resumed with other settings.
-    """
-    config = make(given, "command line")
-    started = (folder / "resume.safetensors").exists()
-    if started and not resume:
-        raise UsageError(f"{folder} already holds a run: add --resume to go on, or choose --out")
-    if not resume or not (folder / CONFIG).exists():
-        return config, False
-    recorded = _recorded(folder / CONFIG)
-    if not started:
-        return make({**dataclasses.asdict(recorded), **given}, "command line"), False
-    for name, value in given.items():
-        before = getattr(recorded, name)
-        if getattr(config, name) != before:
-            raise UsageError(
-                f"--resume: {name} was {before!r} when {folder} began, and is {value!r} now; "
-                "leave it out, or begin another run with --out"
-            )
-    return recorded, True
-
-
-def _recorded(path: Path) -> Config:
-    """The configuration of a run, which has every key."""
-    from rushlight.errors import FormatError
-
-    settings = _read(path)
-    missing = [name for name in FIELDS if name not in settings]
-    if missing:
-        raise FormatError(f"{path}: damaged, without {', '.join(missing)}; bring these keys back")
-    return make(settings, str(path))
 
 
 def _seed(seed: int) -> None:
@@ -149,29 +76,51 @@ def _seed(seed: int) -> None:
 # ---- text and model ----
 
 
-def _corpus(folder: Path, config: Config, resumed: bool) -> Corpus:
-    """The tokens in the run folder, written there when the run begins.
+@contextmanager
+def _begun(folder: Path, config: Config, resumed: bool) -> Iterator[Corpus]:
+    """The tokens in the run folder, which belongs to this process for so long.
 
-    Raises: FormatError, and leaves nothing behind, for text that is none or too short.
+    A new run's configuration comes first, so that it is known for a run if it is killed here.
+    Raises: FormatError for text that is none or too short, and leaves none of its files behind;
+    UsageError when another process has the folder.
     """
     from rushlight.io import write_atomic
     from rushlight.text.corpus import DESCRIPTION, TOKENS, read_corpus, write_corpus
 
     if resumed:
-        return read_corpus(folder)
+        with _owned(folder / CONFIG):
+            yield read_corpus(folder)
+        return
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        corpus = write_corpus(config.files, config.tokens, folder)
-        _check_length(corpus, config)
-    except BaseException:
-        for name in (DESCRIPTION, TOKENS):
-            (folder / name).unlink(missing_ok=True)
-        if new:
-            folder.rmdir()
-        raise
     write_atomic(folder / CONFIG, to_toml(config))
-    return corpus
+    with _owned(folder / CONFIG):
+        try:
+            corpus = write_corpus(config.files, config.tokens, folder)
+            _check_length(corpus, config)
+        except BaseException:
+            for name in (DESCRIPTION, TOKENS, CONFIG):
+                (folder / name).unlink(missing_ok=True)
+            if new:
+                folder.rmdir()
+            raise
+        yield corpus
+
+
+@contextmanager
+def _owned(path: Path) -> Iterator[None]:
+    """Keep other processes from training in the folder of a file, where the system can."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with path.open("a") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(f"{path.parent}: another process is training there") from None
+        yield
 
 
 def _check_length(corpus: Corpus, config: Config) -> None:
@@ -305,6 +254,4 @@ def _write_sample(folder: Path, config: Config) -> None:
     from rushlight_cli import sample
 
     print(f"sample   more with: rushlight sample {shlex.quote(str(folder))}\n")
-    parser = argparse.ArgumentParser()
-    sample.add_arguments(parser)
-    sample.run(parser.parse_args([str(folder), "--length=400", f"--seed={config.seed}"]))
+    sample.write(folder, length=400, seed=config.seed)

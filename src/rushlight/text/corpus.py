@@ -44,18 +44,23 @@ def find_files(paths: Sequence[str | Path], kind: str) -> tuple[list[Path], int]
 
     kind: "byte" takes every file without zero bytes for text, "char" wants UTF-8.
 
-    Hidden files and folders are left out. The standard library's source when no path is given.
-    Raises: ConfigError for a path that does not exist.
+    Hidden files and folders, and the folders of runs, are left out. The standard library's source
+    when no path is given.
+    Raises: ConfigError for a path that is neither file nor folder.
     """
     found, skipped = [] if paths else standard_library(), 0
     for path in map(Path, paths):
         if path.is_dir():
+            runs = {p.parent for p in path.rglob(DESCRIPTION)}
             below = [p for p in sorted(path.rglob("*")) if p.is_file() and not _hidden(p, path)]
+            below = [p for p in below if runs.isdisjoint(p.parents)]
             text = [p for p in below if _is_text(p, kind)]
             found += text
             skipped += len(below) - len(text)
-        elif path.exists():
+        elif path.is_file():
             found.append(path)
+        elif path.exists():
+            raise ConfigError(f"{path}: not an ordinary file")
         else:
             raise ConfigError(f"{path}: no such file or folder")
     return found, skipped
@@ -119,6 +124,7 @@ def write_corpus(paths: Sequence[str | Path], kind: str, folder: Path) -> Corpus
     Raises: ConfigError, FormatError (no text at all, not text), OSError.
     """
     files, skipped = find_files(paths, kind)
+    files = [path for path in files if folder.resolve() not in path.resolve().parents]
     tokenizer: ByteTokenizer | CharTokenizer = ByteTokenizer()
     if kind == "char":
         symbols: set[str] = set()

