@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
 
 import rushlight as rl
-from rushlight import nn
 from rushlight.errors import ConfigError
 from rushlight.models import GPT
+from rushlight.nn.utils import evaluating
 
 
 def probabilities(
@@ -119,13 +118,12 @@ def generate(
             f"generate: the prompt has shape {prompt.shape}, expected (N,) with at least one token"
         )
     past = model.new_cache() if cache else None
-    modules = list(model.modules())
 
     def draw() -> Iterator[int]:
         window: list[int] = prompt[-model.context :].tolist()
         unread = window
         for _ in range(length):
-            with _inference(modules):
+            with evaluating(model):
                 logits = model(rl.tensor([unread]), cache=past)[0].numpy()
             token = sample_token(
                 logits, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator
@@ -139,17 +137,3 @@ def generate(
                     past.length = 0
 
     return draw()
-
-
-@contextmanager
-def _inference(modules: list[nn.Module]) -> Iterator[None]:
-    """Eval mode and no gradients, for as long as it takes to compute one token."""
-    modes = [module.training for module in modules]
-    try:
-        for module in modules:
-            module.training = False
-        with rl.no_grad():
-            yield
-    finally:
-        for module, mode in zip(modules, modes, strict=True):
-            module.training = mode

@@ -222,26 +222,7 @@ class Module:
         and every shape that differs; the module is unchanged then. A state without one name in
         common with the module is refused in any case.
         """
-        own = dict(self._state())
-        missing = [name for name in own if name not in state_dict]
-        unexpected = [name for name in state_dict if name not in own]
-        arrays = {
-            name: as_tensor(state_dict[name], own[name].array.dtype).array
-            for name in own
-            if name in state_dict
-        }
-        wrong = [
-            f"{name}: {array.shape} in the state, {own[name].array.shape} in the module"
-            for name, array in arrays.items()
-            if array.shape != own[name].array.shape
-        ]
-        nothing = bool(own) and bool(state_dict) and not arrays
-        if wrong or nothing or (strict and (missing or unexpected)):
-            raise RuntimeError(load_report(type(self).__name__, missing, unexpected, wrong))
-        for name, array in arrays.items():
-            copy_into(own[name].array, array)
-            changed_in_place(own[name])
-        return LoadResult(missing, unexpected)
+        return copy_state(type(self).__name__, dict(self._state()), state_dict, strict)
 
     # ---- modes ----
 
@@ -323,8 +304,30 @@ def _fits(value: Any, kind: type) -> bool:
     return isinstance(value, Tensor if issubclass(kind, Buffer) else kind)
 
 
-def load_report(name: str, missing: list[str], unexpected: list[str], wrong: list[str]) -> str:
-    """The message about a state that does not fit: every name, and shapes that differ."""
+def copy_state(
+    owner: str, own: Mapping[str, Tensor], saved: Mapping[str, Any], strict: bool = True
+) -> LoadResult:
+    """Copy saved values into tensors of the same names, or raise as `Module.load_state_dict`."""
+    missing = [name for name in own if name not in saved]
+    unexpected = [name for name in saved if name not in own]
+    arrays = {
+        name: as_tensor(saved[name], own[name].array.dtype).array for name in own if name in saved
+    }
+    wrong = [
+        f"{name}: {array.shape} in the state, {own[name].array.shape} in the module"
+        for name, array in arrays.items()
+        if array.shape != own[name].array.shape
+    ]
+    nothing = bool(own) and bool(saved) and not arrays
+    if wrong or nothing or (strict and (missing or unexpected)):
+        raise RuntimeError(_load_report(owner, missing, unexpected, wrong))
+    for name, array in arrays.items():
+        copy_into(own[name].array, array)
+        changed_in_place(own[name])
+    return LoadResult(missing, unexpected)
+
+
+def _load_report(name: str, missing: list[str], unexpected: list[str], wrong: list[str]) -> str:
     parts = [f"load_state_dict: the state does not fit {name}"]
     for title, names in (
         ("missing", missing),

@@ -1,12 +1,14 @@
-"""Gradient clipping."""
+"""Gradient clipping, and evaluation for a while."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from rushlight import kernels
-from rushlight.autograd import changed_in_place, new_tensor
+from rushlight.autograd import changed_in_place, new_tensor, no_grad
 from rushlight.kernels import Array
+from rushlight.nn.module import Module
 from rushlight.tensor import Tensor
 
 
@@ -51,3 +53,19 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
     """Keep every element of every gradient within ± clip_value, in place."""
     for g in _gradients(parameters):
         g.clamp_(-clip_value, clip_value)
+
+
+@contextmanager
+def evaluating(module: Module) -> Iterator[None]:
+    """A block in which a module is in eval mode and nothing is recorded.
+
+    After it every module below has the mode it had before, training or not.
+    """
+    modes = [(each, each.training) for each in module.modules()]
+    module.eval()
+    try:
+        with no_grad():
+            yield
+    finally:
+        for each, mode in modes:
+            each.training = mode

@@ -11,8 +11,8 @@ import numpy as np
 from rushlight import kernels
 from rushlight.autograd import changed_in_place
 from rushlight.kernels import FLOAT32, FLOAT64, K
-from rushlight.nn.module import Module, load_report
-from rushlight.ops.convert import as_tensor, is_real
+from rushlight.nn.module import Module, copy_state
+from rushlight.ops.convert import is_real
 
 
 class EMA:
@@ -78,18 +78,5 @@ class EMA:
         extra = sorted(set(state_dict) ^ {"averages", "updates"})
         if extra:
             raise RuntimeError(f"EMA: missing or unexpected in the state: {', '.join(extra)}")
-        own, saved = self.averages, state_dict["averages"]
-        missing = [name for name in own if name not in saved]
-        unexpected = [name for name in saved if name not in own]
-        arrays = {name: as_tensor(saved[name]).array for name in own if name in saved}
-        wrong = [
-            f"{name}: {array.shape} in the state, {own[name].array.shape} in the average"
-            for name, array in arrays.items()
-            if array.shape != own[name].array.shape
-        ]
-        if missing or unexpected or wrong:
-            raise RuntimeError(load_report("EMA", missing, unexpected, wrong))
-        for name, array in arrays.items():
-            kernels.copy_into(own[name].array, array)
-            changed_in_place(own[name])
+        copy_state("EMA", self.averages, state_dict["averages"])
         self.updates = int(state_dict["updates"])

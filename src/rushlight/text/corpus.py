@@ -28,7 +28,6 @@ class Corpus:
 
     tokens: TokenFile  # (N,)
     tokenizer: ByteTokenizer | CharTokenizer
-    sources: list[str]
     skipped: int  # files of folders that are not text
 
 
@@ -151,17 +150,27 @@ def write_corpus(paths: Sequence[str | Path], kind: str, folder: Path) -> Corpus
 
 def read_corpus(folder: Path) -> Corpus:
     """The corpus of a folder.  Raises: FormatError when its files are damaged or missing."""
+    description, tokenizer = read_description(folder)
+    path = folder / TOKENS
+    try:
+        tokens = TokenFile(path, description["dtype"])
+        count, skipped = description["count"], description["skipped"]
+    except FileNotFoundError:
+        raise FormatError(f"{path} is missing") from None
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"{folder / DESCRIPTION}: damaged: {error}") from None
+    if len(tokens) != count:
+        raise FormatError(f"{path}: {len(tokens)} tokens, {DESCRIPTION} says {count}")
+    return Corpus(tokens, tokenizer, skipped)
+
+
+def read_description(folder: Path) -> tuple[dict[str, Any], ByteTokenizer | CharTokenizer]:
+    """What tokens.json says of a corpus, and its tokenizer.  Raises: FormatError."""
     path = folder / DESCRIPTION
     try:
         description = json.loads(path.read_text("utf-8"))
-        tokenizer = tokenizer_from_dict(description["tokenizer"])
-        tokens = TokenFile(folder / TOKENS, description["dtype"])
-        count, sources = description["count"], description["sources"]
-        skipped = description["skipped"]
-    except FileNotFoundError as error:
-        raise FormatError(f"{error.filename} is missing") from None
+        return description, tokenizer_from_dict(description["tokenizer"])
+    except FileNotFoundError:
+        raise FormatError(f"{path} is missing") from None
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(f"{path}: damaged: {error}") from None
-    if len(tokens) != count:
-        raise FormatError(f"{folder / TOKENS}: {len(tokens)} tokens, {path.name} says {count}")
-    return Corpus(tokens, tokenizer, sources, skipped)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rushlight.autograd import no_grad
 from rushlight.errors import ConfigError, NonFiniteError, ShapeError
 from rushlight.nn import Module
+from rushlight.nn.utils import evaluating
 from rushlight.random import current
 from rushlight.tensor import Tensor
 from rushlight.train.finite import first_in_forward, first_non_finite
@@ -46,7 +46,6 @@ def finite_loss(model: Module, batch: Any, loss: Loss) -> tuple[Tensor, float]:
     raise NonFiniteError(f"the loss is {value.item()}; first not finite: {found or 'the loss'}")
 
 
-@no_grad()
 def evaluate(
     model: Module,
     batches: Iterable[Any],
@@ -60,23 +59,17 @@ def evaluate(
     generator that a loader was given is moved on.
     Raises: ConfigError when there are no items, NonFiniteError.
     """
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     total = items = 0.0
-    try:
-        with fixed_random():
-            for number, batch in enumerate(batches, 1):
-                try:
-                    value, count = finite_loss(model, batch, loss)
-                except NonFiniteError as error:
-                    raise NonFiniteError(f"held-out batch {number}: {error}") from None
-                total += value.item() * count
-                items += count
-                if stop():
-                    return None
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    with evaluating(model), fixed_random():
+        for number, batch in enumerate(batches, 1):
+            try:
+                value, count = finite_loss(model, batch, loss)
+            except NonFiniteError as error:
+                raise NonFiniteError(f"held-out batch {number}: {error}") from None
+            total += value.item() * count
+            items += count
+            if stop():
+                return None
     if not items:
         raise ConfigError("evaluate: the batches have no items")
     return total / items

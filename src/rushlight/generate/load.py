@@ -6,7 +6,6 @@ tokenizer), and the weights, best.safetensors and last.safetensors.
 
 from __future__ import annotations
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from rushlight.errors import ConfigError, FormatError
 from rushlight.io import load
 from rushlight.models import GPT
 from rushlight.tensor import Tensor
-from rushlight.text import ByteTokenizer, CharTokenizer, tokenizer_from_dict
+from rushlight.text import ByteTokenizer, CharTokenizer
+from rushlight.text.corpus import read_description
 
 
 def load_run(
@@ -34,7 +34,7 @@ def load_run(
         raise ConfigError(f"{folder}: no such run folder; `rushlight train --out DIR` makes one")
     if not (folder / "config.toml").is_file():
         raise ConfigError(f"{folder}: no run folder, config.toml is missing; give the --out of one")
-    tokenizer = _read_tokenizer(folder / "tokens.json")
+    _, tokenizer = read_description(folder)
     model = _build(folder / "config.toml", tokenizer.vocabulary)
     candidates = [folder / f"{name}.safetensors" for name in dict.fromkeys((weights, "last"))]
     path = next((path for path in candidates if path.is_file()), None)
@@ -49,21 +49,6 @@ def load_run(
         reason = " ".join(str(error).split())
         raise FormatError(f"{path}: does not fit config.toml and tokens.json: {reason}") from None
     return model.eval(), tokenizer  # type: ignore[return-value]
-
-
-def _read_tokenizer(path: Path) -> ByteTokenizer | CharTokenizer:
-    if not path.is_file():
-        raise FormatError(f"{path}: is missing, without it tokens are not text")
-    try:
-        state = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise FormatError(f"{path}: no JSON: {error}") from None
-    if not isinstance(state, dict) or "tokenizer" not in state:
-        raise FormatError(f"{path}: the key 'tokenizer' is missing")
-    try:
-        return tokenizer_from_dict(state["tokenizer"])
-    except FormatError as error:
-        raise FormatError(f"{path}: {error}") from None
 
 
 def _build(path: Path, vocabulary: int) -> GPT:
