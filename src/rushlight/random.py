@@ -59,7 +59,10 @@ class Generator:
 
 
 class LazyGenerator(Generator):
-    """A generator whose seed is computed, and whose state made, when it is first drawn from."""
+    """A generator whose seed is computed, and whose state made, when it is first drawn from.
+
+    Most batches draw nothing, and to seed a generator for each takes 15 µs.
+    """
 
     def __init__(self, seed: Callable[[], int]) -> None:
         self._seed = seed

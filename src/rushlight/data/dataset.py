@@ -173,7 +173,7 @@ def take_several(dataset: Any, batches: Sequence[Sequence[Any]]) -> list[list[Te
     whole = dataset.take([i for indices in batches for i in indices])
     cuts = list(accumulate(map(len, batches), initial=0))
     return [
-        [new_tensor(x.array[start:stop]) for x in whole]  # no view: each has its own memory
+        [new_tensor(x.array[start:stop]) for x in whole]  # disjoint: each has its own version
         for start, stop in pairwise(cuts)
     ]
 

@@ -14,13 +14,11 @@ from rushlight.errors import ConfigError, FormatError
 from rushlight.io import load
 from rushlight.models import GPT
 from rushlight.tensor import Tensor
-from rushlight.text import ByteTokenizer, CharTokenizer
+from rushlight.text import Tokenizer
 from rushlight.text.corpus import read_description
 
 
-def load_run(
-    folder: str | Path, weights: str = "best"
-) -> tuple[GPT, ByteTokenizer | CharTokenizer]:
+def load_run(folder: str | Path, weights: str = "best") -> tuple[GPT, Tokenizer]:
     """The trained model, in eval mode, and the tokenizer it was trained with.
 
     weights: "best" (on held-out text; the last where there are none yet) or "last".

@@ -13,7 +13,12 @@ from typing import Any, BinaryIO
 from rushlight.data import TokenFile
 from rushlight.errors import ConfigError, FormatError
 from rushlight.io import replacing, write_atomic
-from rushlight.text.tokenizer import ByteTokenizer, CharTokenizer, tokenizer_from_dict
+from rushlight.text.tokenizer import (
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    tokenizer_from_dict,
+)
 
 TOKENS, DESCRIPTION = "tokens.bin", "tokens.json"
 PIECE = 1 << 20  # bytes read at a time
@@ -27,7 +32,7 @@ class Corpus:
     """Tokens on disk and the tokenizer that made them."""
 
     tokens: TokenFile  # (N,)
-    tokenizer: ByteTokenizer | CharTokenizer
+    tokenizer: Tokenizer
     skipped: int  # files of folders that are not text
 
 
@@ -124,7 +129,7 @@ def write_corpus(paths: Sequence[str | Path], kind: str, folder: Path) -> Corpus
     """
     files, skipped = find_files(paths, kind)
     files = [path for path in files if folder.resolve() not in path.resolve().parents]
-    tokenizer: ByteTokenizer | CharTokenizer = ByteTokenizer()
+    tokenizer: Tokenizer = ByteTokenizer()
     if kind == "char":
         symbols: set[str] = set()
         for path in files:
@@ -164,7 +169,7 @@ def read_corpus(folder: Path) -> Corpus:
     return Corpus(tokens, tokenizer, skipped)
 
 
-def read_description(folder: Path) -> tuple[dict[str, Any], ByteTokenizer | CharTokenizer]:
+def read_description(folder: Path) -> tuple[dict[str, Any], Tokenizer]:
     """What tokens.json says of a corpus, and its tokenizer.  Raises: FormatError."""
     path = folder / DESCRIPTION
     try:

@@ -7,7 +7,6 @@ Tokens are one-dimensional arrays of the smallest dtype that holds them and that
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -82,12 +81,6 @@ class ByteTokenizer:
         """Its kind, which is all there is."""
         return {"kind": "byte"}
 
-    @classmethod
-    def from_dict(cls, state: Any) -> ByteTokenizer:
-        """The tokenizer of `to_dict`.  Raises: FormatError."""
-        _check_state(state, {"kind": "byte"})
-        return cls()
-
 
 class _ByteDecoder:
     def __init__(self) -> None:
@@ -161,17 +154,6 @@ class CharTokenizer:
         """Its kind and symbols."""
         return {"kind": "char", "symbols": self.symbols}
 
-    @classmethod
-    def from_dict(cls, state: Any) -> CharTokenizer:
-        """The tokenizer of `to_dict`.  Raises: FormatError."""
-        _check_state(state, {"kind": "char", "symbols": None})
-        if not isinstance(state["symbols"], str):
-            raise FormatError(f"tokenizer: symbols must be a string, got {state['symbols']!r:.80}")
-        try:
-            return cls(state["symbols"])
-        except ValueError as error:
-            raise FormatError(f"tokenizer: {error}") from None
-
 
 class _CharDecoder:
     def __init__(self, symbols: str) -> None:
@@ -184,23 +166,19 @@ class _CharDecoder:
         return ""
 
 
-def tokenizer_from_dict(state: Any) -> ByteTokenizer | CharTokenizer:
+def tokenizer_from_dict(state: Any) -> Tokenizer:
     """The tokenizer that `to_dict` described.  Raises: FormatError for anything else."""
-    kind = state.get("kind") if isinstance(state, Mapping) else None
-    if kind == "byte":
-        return ByteTokenizer.from_dict(state)
-    if kind == "char":
-        return CharTokenizer.from_dict(state)
-    raise FormatError(f"tokenizer: expected kind 'byte' or 'char', got {kind!r:.80}")
-
-
-def _check_state(state: Any, expected: Mapping[str, Any]) -> None:
-    if not isinstance(state, Mapping) or set(state) != set(expected):
-        raise FormatError(f"tokenizer: expected the keys {[*expected]}, got {state!r:.80}")
-    if state["kind"] != expected["kind"]:
-        raise FormatError(
-            f"tokenizer: expected kind {expected['kind']!r}, got {state['kind']!r:.80}"
-        )
+    if state == {"kind": "byte"}:
+        return ByteTokenizer()
+    if isinstance(state, dict) and state.keys() == {"kind", "symbols"} and state["kind"] == "char":
+        try:
+            return CharTokenizer(state["symbols"])
+        except (ValueError, TypeError, AttributeError) as error:
+            raise FormatError(f"tokenizer: {error}") from None
+    raise FormatError(
+        "tokenizer: expected {'kind': 'byte'} or {'kind': 'char', 'symbols': ...}, "
+        f"got {state!r:.80}"
+    )
 
 
 def _code_points(text: str) -> npt.NDArray[np.uint32]:
