@@ -452,7 +452,24 @@ def test_changed_options_and_too_few_steps_are_refused(tmp_path):
 
 
 def test_schedules_that_want_a_metric_are_refused():
-    optimizer = SGD(line().parameters(), 0.1)
+    model = line()
+    optimizer = SGD(model.parameters(), 0.1)
     schedule = rl.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
     with pytest.raises(ConfigError, match="wants a metric"):
-        train(line(), [pairs(1.0)], squares, optimizer=optimizer, schedule=schedule)
+        train(model, [pairs(1.0)], squares, optimizer=optimizer, schedule=schedule)
+
+
+def test_parts_that_are_none():
+    other = SGD(line().parameters(), 0.1)
+    for options, message in (
+        ({"optimizer": other}, "none of the model's parameters"),
+        ({"schedule": "cosine"}, "schedule: expected LRScheduler, got 'cosine'"),
+        ({"ema": 0.9}, r"ema: expected EMA, got 0\.9"),
+        ({"callbacks": [print]}, "callbacks: expected Callback"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train(line(), [pairs(1.0)], squares, **options)
+
+
+def test_the_package_is_the_loop():
+    assert rl.train(line(), [pairs(1.0)], squares).step == 1

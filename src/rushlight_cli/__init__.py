@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from rushlight_cli.config import UsageError
+from rushlight_cli.config import UsageError, nearest
 
 COMMANDS = {
     "train": "train a language model on text",
@@ -36,6 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name in given[:1]:
             command.add_argument("--debug", action="store_true", help="show where an error arose")
             import_module(f"rushlight_cli.{name}").add_arguments(command)
+    if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+        hint = nearest(given[0], COMMANDS)
+        print(f"rushlight: unknown command {given[0]!r}{hint}", file=sys.stderr)
+        return 2
     options = parser.parse_args(given)
     if options.version:
         from importlib.metadata import version
@@ -53,6 +57,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         return int(import_module(f"rushlight_cli.{options.command}").run(options))
     except KeyboardInterrupt:
+        print(f"rushlight {options.command}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # nobody reads on, as with `| head`; nor at exit, when Python flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -41,7 +41,7 @@ class Config:
     accumulate: int = _key(1, "batches to an update", 1)
     lr: float = _key(4e-3, "highest learning rate", 0)
     min_lr: float = _key(1e-4, "learning rate at the end", 0)
-    warmup: int = _key(100, "steps up to the highest rate", 0)
+    warmup: int = _key(100, "steps up to the highest rate, a tenth of all at most", 0)
     weight_decay: float = _key(0.1, "AdamW's, of matrices", 0)
     beta1: float = _key(0.9, "AdamW's decay of the mean gradient", 0, 1)
     beta2: float = _key(0.99, "AdamW's decay of the mean square", 0, 1)
@@ -69,6 +69,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 3000,
     },
 }
+KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+KINDS |= {"str": "text", "list[str]": "a list of texts"}
 FIELDS = {f.name: f for f in dataclasses.fields(Config)}
 CHOICES = {"preset": tuple(PRESETS), "tokens": ("byte", "char")}
 
@@ -84,7 +86,7 @@ def make(settings: Mapping[str, Any], where: str) -> Config:
     """
     for name in settings:
         if name not in FIELDS:
-            raise UsageError(f"{where}: unknown key {name!r}{_nearest(name, FIELDS)}")
+            raise UsageError(f"{where}: unknown key {name!r}{nearest(name, FIELDS)}")
     checked = {name: _checked(name, value, where) for name, value in settings.items()}
     preset = checked.get("preset", FIELDS["preset"].default)
     config = Config(**{**PRESETS[preset], **checked})
@@ -95,7 +97,7 @@ def make(settings: Mapping[str, Any], where: str) -> Config:
     return config
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
     """The end of a message about a name that is not known."""
     known = list(known)
     near = difflib.get_close_matches(name, known, 1, 0.5)
@@ -105,7 +107,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def _checked(name: str, value: Any, where: str) -> Any:
     kind = FIELDS[name].type
     if name in CHOICES and value not in CHOICES[name]:
-        raise UsageError(f"{where}: unknown {name} {value!r}{_nearest(str(value), CHOICES[name])}")
+        raise UsageError(f"{where}: unknown {name} {value!r}{nearest(str(value), CHOICES[name])}")
     if kind == "list[str]":
         fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
         if fits and any("\udc80" <= c <= "\udcff" for item in value for c in item):
@@ -116,7 +118,7 @@ def _checked(name: str, value: Any, where: str) -> Any:
     else:
         fits = type(value).__name__ == kind
     if not fits:
-        raise UsageError(f"{where}: {name} must be a {kind}, got {value!r}")
+        raise UsageError(f"{where}: {name} must be {KINDS[str(kind)]}, got {value!r}")
     least, below = FIELDS[name].metadata["least"], FIELDS[name].metadata["below"]
     if least is not None and not least <= value < (math.inf if below is None else below):
         end = "" if below is None else f" and below {below}"
@@ -124,21 +126,25 @@ def _checked(name: str, value: Any, where: str) -> Any:
     return value
 
 
-def parse(assignment: str) -> tuple[str, Any]:
-    """The name and value of `key=value`; the value as the key's type wants it, where it can be."""
+def parse(assignment: str, flag: str | None = None) -> tuple[str, Any]:
+    """The name and value of `key=value`, the value as the key's type wants it.
+
+    flag: what was typed, for messages.  Raises: UsageError.
+    """
+    flag = flag or f"--set {assignment}"
     name, equals, text = assignment.partition("=")
     name = name.strip()
     if not equals:
-        raise UsageError(f"--set {assignment}: expected key=value")
+        raise UsageError(f"{flag}: expected key=value")
     if name not in FIELDS:
-        raise UsageError(f"--set {assignment}: unknown key {name!r}{_nearest(name, FIELDS)}")
+        raise UsageError(f"{flag}: unknown key {name!r}{nearest(name, FIELDS)}")
     readers: dict[Any, Any] = {"int": int, "float": float, "str": str, "list[str]": _words}
     readers["bool"] = {"true": True, "false": False}.__getitem__
     kind = FIELDS[name].type
     try:
         return name, readers[kind](text.strip())
     except (ValueError, KeyError):
-        raise UsageError(f"--set {assignment}: {name} must be a {kind}, got {text!r}") from None
+        raise UsageError(f"{flag}: {name} must be {KINDS[str(kind)]}, got {text!r}") from None
 
 
 def _words(text: str) -> list[str]:

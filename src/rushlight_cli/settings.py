@@ -24,7 +24,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     for name in ("preset", "tokens", "steps", "seed"):
         value = getattr(options, name)
         if value is not None:
-            given |= [parse(f"{name}={value}")]
+            given |= [parse(f"{name}={value}", f"--{name} {value}")]
     return given | ({"files": options.files} if options.files else {})
 
 
@@ -68,11 +68,15 @@ def configure(folder: Path, given: dict[str, Any], resume: bool) -> tuple[Config
     Raises: UsageError when files would be overwritten, or a run resumed with other settings.
     """
     config = make(given, "command line")
+    if folder.is_file():
+        raise UsageError(f"--out {folder} is a file; choose a folder")
     started, known = (folder / CHECKPOINT).exists(), (folder / CONFIG).exists()
     if started and not resume:
         raise UsageError(f"{folder} already holds a run: add --resume to go on, or choose --out")
     if not started and not known and folder.is_dir() and any(folder.iterdir()):
         raise UsageError(f"{folder} holds other files and no run: choose another --out")
+    if resume and not given and not (started or known):
+        raise UsageError(f"--resume: there is no run in {folder}, and no text or setting to begin")
     if not resume or not (started or known):
         return config, False
     recorded = _recorded(folder / CONFIG)

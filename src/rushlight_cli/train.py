@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("files", nargs="*", metavar="FILE", help="text files, and folders of them")
     add("--preset", metavar="NAME", help="gpt-nano (0.8 M parameters) or gpt-char (10.7 M)")
     add("--tokens", metavar="KIND", help="byte or char")
-    add("--out", type=Path, metavar="DIR", help="the run folder; runs/PRESET unless given")
+    add("--out", metavar="DIR", help="the run folder; runs/PRESET unless given")
     add("--steps", metavar="N", help="updates of the weights")
     add("--config", type=Path, metavar="FILE", help="settings, for example of another run")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting; see below")
@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Train, or go on training; then let the model write a little."""
     given = given_settings(options)
-    folder = options.out or default_folder(given, options.resume)
+    if options.out == "":
+        raise UsageError("--out: give the name of a folder")
+    folder = Path(options.out) if options.out else default_folder(given, options.resume)
     config, resumed = configure(folder, given, options.resume)
     with _begun(folder, config, resumed) as corpus:
         return _run(folder, config, corpus, resumed, options)
@@ -154,7 +156,7 @@ def _source(config: Config) -> str:
 def _introduction(config: Config, corpus: Corpus, model: GPT) -> list[str]:
     unit = {"byte": "bytes", "char": "characters"}[config.tokens]
     learned, size = _cut(corpus, config), len(corpus.tokens)
-    skipped = f", {corpus.skipped} files that are no text left out" if corpus.skipped else ""
+    skipped = f", left out because they are no text: {corpus.skipped}" if corpus.skipped else ""
     return [
         f"text     {_source(config)}: {size:,} {unit}, {model.vocabulary} symbols; "
         f"{learned:,} to learn, {size - learned:,} held out{skipped}",
@@ -176,7 +178,7 @@ def _train(
     from rushlight.train.report import METRICS
 
     learned = _cut(corpus, config)
-    total = max(config.steps, config.warmup, 1)  # a run may end while it warms up
+    total, warmup = max(config.steps, 1), min(config.warmup, config.steps // 10)
     optimizer = t.adamw(model, config.lr, config.weight_decay, (config.beta1, config.beta2))
     batches = t.random_windows(
         corpus.tokens.part(0, learned),
@@ -203,7 +205,7 @@ def _train(
         batches,
         t.next_token_loss,
         optimizer=optimizer,
-        schedule=CosineWithWarmupLR(optimizer, config.warmup, total, config.min_lr),
+        schedule=CosineWithWarmupLR(optimizer, warmup, total, config.min_lr),
         ema=EMA(model, config.ema) if config.ema else None,
         held_out=held_out,
         callbacks=callbacks,

@@ -28,6 +28,8 @@ def load_run(folder: str | Path, weights: str = "best") -> tuple[GPT, Tokenizer]
     folder = Path(folder)
     if weights not in ("best", "last"):
         raise ConfigError(f"weights must be 'best' or 'last', got {weights!r}")
+    if folder.is_file():
+        raise ConfigError(f"{folder} is a file; give the folder of a run, the --out of it")
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such run folder; `rushlight train --out DIR` makes one")
     if not (folder / "config.toml").is_file():
@@ -38,13 +40,17 @@ def load_run(folder: str | Path, weights: str = "best") -> tuple[GPT, Tokenizer]
     path = next((path for path in candidates if path.is_file()), None)
     if path is None:
         raise ConfigError(f"{folder}: no weights yet, {candidates[-1].name} is missing")
-    state = load(path)
+    try:
+        state = load(path)
+    except FormatError as error:
+        other = "; without this file last.safetensors is taken" if path != candidates[-1] else ""
+        raise FormatError(f"{error}{other}") from None
     if not isinstance(state, dict) or not all(isinstance(x, Tensor) for x in state.values()):
         raise FormatError(f"{path}: expected a tensor per name, and nothing else")
     try:
         model.load_state_dict(state)
     except RuntimeError as error:  # names or shapes that differ, one a line
-        reason = " ".join(str(error).split())
+        reason = "; ".join(line.strip() for line in str(error).splitlines())
         raise FormatError(f"{path}: does not fit config.toml and tokens.json: {reason}") from None
     return model.eval(), tokenizer  # type: ignore[return-value]
 

@@ -110,7 +110,8 @@ class _Packer:
         if type(value) in (list, tuple, Size):
             items = [self.pack(item, _join(place, i), depth + 1) for i, item in enumerate(value)]
             return items if type(value) is list else {"tuple": items}
-        raise _cannot(place, type(value).__name__)
+        hint = "; save its state_dict()" if hasattr(value, "state_dict") else ""
+        raise _cannot(place, type(value).__name__, hint)
 
     def add(self, array: Array, place: str, is_tensor: bool = False) -> str:
         """Keep an array under its place, or a name like it where that is taken."""
@@ -138,11 +139,11 @@ def _join(place: str, key: Any) -> str:
     return f"{place}.{key}" if place else str(key)
 
 
-def _cannot(place: str, what: str) -> TypeError:
+def _cannot(place: str, what: str, hint: str = "") -> TypeError:
     article = "an" if what[0] in "aeiouAEIOU" else "a"
     return TypeError(
         f"{place or 'the state'}: {article} {what} cannot be saved; dicts, lists, tuples, tensors, "
-        "arrays of numbers, int, float, str, bool and None can"
+        f"arrays of numbers, int, float, str, bool and None can{hint}"
     )
 
 

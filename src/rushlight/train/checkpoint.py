@@ -66,7 +66,10 @@ def restore(run: Run, folder: Path) -> None:
     ConfigError, by name, for options that are not those it began with, or too few steps.
     """
     path = folder / CHECKPOINT
-    state = load(path)
+    try:
+        state = load(path)
+    except FormatError as error:
+        raise FormatError(f"{error}; bring the file back, or begin another run") from None
     parts = run.parts()
     if not isinstance(state, dict) or state.get("version") != VERSION:
         raise FormatError(f"{path} is no checkpoint of this version of Rushlight")
@@ -85,7 +88,7 @@ def restore(run: Run, folder: Path) -> None:
     except ConfigError:
         raise
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        reason = " ".join(str(error).split())
+        reason = "; ".join(line.strip() for line in str(error).splitlines())
         raise FormatError(f"{path} does not fit this run: {reason}") from error
     if run.step > run.total_steps:
         raise ConfigError(

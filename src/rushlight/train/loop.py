@@ -51,7 +51,8 @@ def train(
     optimizer: AdamW with its defaults unless given.  schedule: stepped after every step.
     ema: updated after every step; its averages are what is evaluated and kept as the best.
     held_out: batches to evaluate on, without gradients and in evaluation mode.
-    options: the fields of `Options`.
+    options: steps, accumulate, clip_norm, eval_every, save_every, log_every, unit, folder, resume:
+    the fields of `Options`, which says what they mean.
 
     With a folder, the run writes metrics.jsonl and its checkpoints there. The first Ctrl-C (or
     SIGTERM) saves after the present step and then does what it does by default; with resume=True
@@ -60,11 +61,10 @@ def train(
     ConfigError; FormatError for a checkpoint that does not fit.
     """
     settings = make_options(options)
-    if isinstance(schedule, ReduceLROnPlateau):
-        raise ConfigError("train: ReduceLROnPlateau wants a metric; step it in a callback")
     run = Run(model, loss, Batches(batches), settings)
     run.optimizer = AdamW(model.named_parameters()) if optimizer is None else optimizer
     run.schedule, run.ema = schedule, ema
+    _check(run, callbacks)
     run.total_steps = _total_steps(settings, batches)
     folder = run.folder
     if folder is not None:
@@ -87,6 +87,22 @@ def train(
     if not run.finished:
         interruption.deliver()
     return run
+
+
+def _check(run: Run, callbacks: Sequence[Any]) -> None:
+    """Raise ConfigError for parts that are not what they must be."""
+    parts: list[tuple[str, Any, type]] = [("optimizer", run.optimizer, Optimizer)]
+    parts += [("schedule", run.schedule, LRScheduler), ("ema", run.ema, EMA)]
+    parts += [("callbacks", callback, Callback) for callback in callbacks]
+    for name, part, kind in parts:
+        if part is not None and not isinstance(part, kind):
+            raise ConfigError(f"train: {name}: expected {kind.__name__}, got {part!r:.80}")
+    if isinstance(run.schedule, ReduceLROnPlateau):
+        raise ConfigError("train: ReduceLROnPlateau wants a metric; step it in a callback")
+    own = {id(p) for p in run.model.parameters()}
+    trained = {id(p) for group in run.optimizer.param_groups for p in group["params"]}
+    if own and own.isdisjoint(trained):
+        raise ConfigError("train: the optimizer has none of the model's parameters")
 
 
 def _total_steps(options: Options, batches: Any) -> int:
@@ -129,6 +145,7 @@ def _loop(
 
 
 def _located(run: Run, where: str, error: NonFiniteError) -> NonFiniteError:
+    run.diverged = True
     kept = f"; the checkpoint in {run.folder} is intact" if run.folder is not None else ""
     return NonFiniteError(f"{where}: {error}{kept}")
 

@@ -29,7 +29,8 @@ def finite_loss(model: Module, batch: Any, loss: Loss) -> tuple[Tensor, float]:
     result = loss(model, batch)
     value, count = result if isinstance(result, tuple) else (result, 1.0)
     if not isinstance(value, Tensor) or value.numel() != 1:
-        raise ShapeError(f"a loss function gives one number or (number, count), got {value!r}")
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)[:80]
+        raise ShapeError(f"a loss function gives one number or (number, count), got {got}")
     if math.isfinite(value.item()):
         return value, float(count)
 

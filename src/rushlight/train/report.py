@@ -136,7 +136,9 @@ class Progress(Callback):
             self._print("", kept=True)
         if not run.finished and run.saved >= 0:
             ended = "interrupted" if run.interrupted else "ended early"
-            how = f"; go on with: {self.go_on}" if self.go_on else ""
+            how = f"; go on with: {self.go_on}" if self.go_on and not run.diverged else ""
+            if run.diverged:  # and would again
+                how = "; begin another run, with a lower learning rate or clipping"
             self._print(f"{ended}; step {run.saved} of {run.total_steps} is saved{how}", kept=True)
 
     def _line(self, run: Run, now: float) -> str:
@@ -207,6 +209,9 @@ class TensorBoard(Callback):
         try:
             from tensorboardX import SummaryWriter
         except ImportError:
+            return
+        except OSError as error:  # it loads PyTorch where that is installed, which may be broken
+            print(f"no TensorBoard events: {error}", file=sys.stderr)
             return
         purge = run.reported + 1 if run.step else None
         self.writer = SummaryWriter(str(self.folder), purge_step=purge)

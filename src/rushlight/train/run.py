@@ -77,6 +77,10 @@ class Run:
         self.saved = -1  # the step of the checkpoint in the folder; -1: none
         self.stop = False  # a callback ends the run with it, after this step and its evaluation
         self.interrupted = False
+        self.diverged = False  # ended by a number that is not finite
+
+    def __repr__(self) -> str:
+        return f"Run(step {self.step} of {self.total_steps}, loss {self.loss:.4g})"
 
     @property
     def folder(self) -> Path | None:
