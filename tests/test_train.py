@@ -298,8 +298,10 @@ def test_checkpoints_of_something_else_are_refused(tmp_path):
     small_run.start(tmp_path, 2)
     path = tmp_path / "resume.safetensors"
     good = path.read_bytes()
+    model = line()
+    other = rl.optim.AdamW(model.named_parameters())
     with pytest.raises(FormatError, match="does not fit this run: load_state_dict"):
-        train(line(), [pairs(1.0)], squares, steps=3, folder=tmp_path, resume=True, accumulate=2, ema=EMA(line(), 0.9), schedule=rl.optim.lr_scheduler.ConstantLR(SGD(line().parameters())))  # fmt: skip
+        train(model, [pairs(1.0)], squares, steps=3, folder=tmp_path, resume=True, accumulate=2, ema=EMA(model, 0.9), optimizer=other, schedule=rl.optim.lr_scheduler.OneCycleLR(other, 0.1, 20))  # fmt: skip
     with pytest.raises(FormatError, match="differ in what they have: ema, schedule"):
         train(line(), [pairs(1.0)], squares, steps=3, folder=tmp_path, resume=True, accumulate=2)
     for cut in (0, 7, 100, len(good) // 2, len(good) - 1):

@@ -15,7 +15,7 @@ import small_run
 from rushlight import nn
 from rushlight.errors import NonFiniteError
 from rushlight.optim import SGD
-from rushlight.train import Callback, Progress, train
+from rushlight.train import Callback, Progress, interrupt, train
 from rushlight.train.report import read_metrics
 from small_run import line, pairs, squares
 
@@ -80,7 +80,19 @@ def test_ctrl_c_in_an_evaluation_repeats_it(tmp_path):
     assert steps == list(range(1, small_run.TOTAL + 1))
 
 
-def test_the_second_ctrl_c_acts_at_once(tmp_path):
+def test_a_signal_that_comes_twice_at_once_is_one(tmp_path):
+    def twice():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        small_run.start(tmp_path, 9, save_every=3, callbacks=[At(5, twice)])
+    assert rl.load(tmp_path / "resume.safetensors")["progress"]["step"] == 5
+
+
+def test_the_second_ctrl_c_acts_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(interrupt, "PATIENCE", -1.0)
+
     def twice():
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)

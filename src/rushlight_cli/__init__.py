@@ -7,10 +7,12 @@ loads Rushlight when it runs. Exit codes: 0, 1 for failures, 2 for usage, 130 af
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from rushlight_cli.config import UsageError, nearest
 
@@ -21,10 +23,19 @@ COMMANDS = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, like all other errors."""
+        print(f"{self.prog}: {message}; --help tells more", file=sys.stderr)
+        sys.exit(2)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show all of Unicode
+        sys.stdout.reconfigure(errors="replace")
+    parser = _Parser(
         prog="rushlight",
         description="Neural networks on the machine you already have.",
         epilog="rushlight COMMAND --help tells more",

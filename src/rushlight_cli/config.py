@@ -69,6 +69,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 3000,
     },
 }
+MOST = 10**12
 KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 KINDS |= {"str": "text", "list[str]": "a list of texts"}
 FIELDS = {f.name: f for f in dataclasses.fields(Config)}
@@ -110,6 +111,8 @@ def _checked(name: str, value: Any, where: str) -> Any:
         raise UsageError(f"{where}: unknown {name} {value!r}{nearest(str(value), CHOICES[name])}")
     if kind == "list[str]":
         fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        if fits and any(not item or "\0" in item for item in value):
+            raise UsageError(f"{where}: {name}: {value!r} has an empty or impossible name")
         if fits and any("\udc80" <= c <= "\udcff" for item in value for c in item):
             raise UsageError(f"{where}: {name}: a name in {value!r} is no UTF-8 text; rename it")
     elif kind == "float":
@@ -119,6 +122,8 @@ def _checked(name: str, value: Any, where: str) -> Any:
         fits = type(value).__name__ == kind
     if not fits:
         raise UsageError(f"{where}: {name} must be {KINDS[str(kind)]}, got {value!r}")
+    if kind == "int" and abs(value) > MOST:
+        raise UsageError(f"{where}: {name} must be at most {MOST}, got {value}")
     least, below = FIELDS[name].metadata["least"], FIELDS[name].metadata["below"]
     if least is not None and not least <= value < (math.inf if below is None else below):
         end = "" if below is None else f" and below {below}"

@@ -8,7 +8,6 @@ The text appears as it is drawn. The same seed gives the same text.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -103,8 +102,6 @@ def write(
 
 def _write(pieces: Iterable[str]) -> None:
     """Write each piece at once, until there is no more or nobody reads on (as with `| head`)."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show all of Unicode
-        sys.stdout.reconfigure(errors="replace")
     try:
         for piece in pieces:
             sys.stdout.write(piece)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rushlight_cli.config import FIELDS, Config, UsageError, make, parse
 
-CONFIG, CHECKPOINT = "config.toml", "resume.safetensors"
+CONFIG, CHECKPOINT, LAST = "config.toml", "resume.safetensors", "last.safetensors"
 RUNS = Path("runs")
 
 
@@ -31,11 +31,13 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     import tomllib
 
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path}: not an ordinary file")
     try:
         settings = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not TOML: {error}") from None
     make(settings, str(path))
     return settings
@@ -71,6 +73,10 @@ def configure(folder: Path, given: dict[str, Any], resume: bool) -> tuple[Config
     if folder.is_file():
         raise UsageError(f"--out {folder} is a file; choose a folder")
     started, known = (folder / CHECKPOINT).exists(), (folder / CONFIG).exists()
+    if not started and (folder / LAST).exists():
+        raise UsageError(
+            f"{folder} has weights but no {CHECKPOINT}: bring it back, or choose --out"
+        )
     if started and not resume:
         raise UsageError(f"{folder} already holds a run: add --resume to go on, or choose --out")
     if not started and not known and folder.is_dir() and any(folder.iterdir()):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rushlight_cli.config import Config, UsageError, table, to_toml
-from rushlight_cli.settings import CONFIG, configure, default_folder, given_settings
+from rushlight_cli.settings import CHECKPOINT, CONFIG, configure, default_folder, given_settings
 
 if TYPE_CHECKING:
     from rushlight.models import GPT
@@ -83,8 +84,9 @@ def _begun(folder: Path, config: Config, resumed: bool) -> Iterator[Corpus]:
     """The tokens in the run folder, which belongs to this process for so long.
 
     A new run's configuration comes first, so that it is known for a run if it is killed here.
-    Raises: FormatError for text that is none or too short, and leaves none of its files behind;
-    UsageError when another process has the folder.
+    A run that ends before its first checkpoint leaves none of its files behind.
+    Raises: FormatError for text that is none or too short; UsageError when another process has the
+    folder.
     """
     from rushlight.io import write_atomic
     from rushlight.text.corpus import DESCRIPTION, TOKENS, read_corpus, write_corpus
@@ -100,13 +102,15 @@ def _begun(folder: Path, config: Config, resumed: bool) -> Iterator[Corpus]:
         try:
             corpus = write_corpus(config.files, config.tokens, folder)
             _check_length(corpus, config)
+            yield corpus
         except BaseException:
-            for name in (DESCRIPTION, TOKENS, CONFIG):
-                (folder / name).unlink(missing_ok=True)
-            if new:
-                folder.rmdir()
+            if not (folder / CHECKPOINT).exists():
+                for name in (DESCRIPTION, TOKENS, CONFIG):
+                    (folder / name).unlink(missing_ok=True)
+                with suppress(OSError):  # of a folder that has other files
+                    if new:
+                        folder.rmdir()
             raise
-        yield corpus
 
 
 @contextmanager
@@ -216,6 +220,7 @@ def _train(
         save_every=config.save_every,
         log_every=config.log_every,
         unit="tokens",
+        settings={**dataclasses.asdict(config), "text": corpus.tokens.checksum()},
         folder=folder,
         resume=True,
     )

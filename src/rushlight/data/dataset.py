@@ -145,6 +145,8 @@ def has_take(dataset: Any) -> bool:
     A subclass that overrides `__getitem__` alone does not: the `take` that it inherits would pass
     its samples by.
     """
+    if type(dataset) is Subset:
+        return has_take(dataset.dataset)
     for kind in type(dataset).__mro__ if isinstance(dataset, Dataset) else ():
         if "take" in kind.__dict__:
             return True
@@ -172,6 +174,9 @@ def take_several(dataset: Any, batches: Sequence[Sequence[Any]]) -> list[list[Te
     """Several batches of tensors made by one `take`, cut apart."""
     whole = dataset.take([i for indices in batches for i in indices])
     cuts = list(accumulate(map(len, batches), initial=0))
+    if any(x.array.shape[:1] != (cuts[-1],) for x in whole):
+        shapes = [x.array.shape for x in whole]
+        raise ShapeError(f"take: {shapes} for {cuts[-1]} indices; expected one row for each")
     return [
         [new_tensor(x.array[start:stop]) for x in whole]  # disjoint: each has its own version
         for start, stop in pairwise(cuts)

@@ -143,7 +143,7 @@ class DataLoader:
             self._epoch = _Epoch(seed, [_words(g) for g in self._sampler_generators()])
         else:
             self._epoch = _Epoch(state["seed"], state["samplers"], state["batches"])
-        return self._run(self._epoch)
+        return _Iteration(self, self._epoch, self._run(self._epoch))
 
     def _run(self, epoch: _Epoch) -> Iterator[Any]:
         workers: list[Worker] = []
@@ -225,7 +225,10 @@ class DataLoader:
         """
         if self._loaded is not None:
             return dict(self._loaded)
-        epoch = self._epoch if self._epoch is not None and not self._epoch.ended else None
+        return self._state(self._epoch)
+
+    def _state(self, epoch: _Epoch | None) -> dict[str, Any]:
+        epoch = None if epoch is None or epoch.ended else epoch
         now = [_words(g) for g in self._sampler_generators()]
         return {
             **self._identity(),
@@ -279,6 +282,25 @@ class DataLoader:
         places = (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None))
         found = [getattr(place, "generator", None) for place in places]
         return list(dict.fromkeys(g for g in found if isinstance(g, Generator)))
+
+
+class _Iteration:
+    """One pass over a loader, which knows its own place: others of the loader do not move it."""
+
+    def __init__(self, loader: DataLoader, epoch: _Epoch, batches: Any) -> None:
+        self._loader, self._epoch = loader, epoch
+        self._batches = batches
+        self.close = batches.close
+
+    def __iter__(self) -> _Iteration:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As the loader's, of this pass."""
+        return self._loader._state(self._epoch)
 
 
 class _Rounds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ class TokenFile:
 
     dtype: the integers in the file, such as "uint16". `len`, `tokens[i]` (an int) and
     `tokens[i:j]` (a NumPy int64 array, a copy) are those of a sequence. However large the file and
-    however much of it is read, a few megabytes of it are resident at a time.
+    however much of it is read, a few megabytes of it are resident at a time. A file that is cut
+    while it is mapped ends the process (SIGBUS): replace such files, do not write into them.
     Raises: FileNotFoundError; FormatError for an empty file or one cut inside a token; DtypeError
     for a dtype of anything but integers.
     """
@@ -94,6 +96,14 @@ class TokenFile:
         rows = _gather(self._array, np.asarray(starts), length)
         self._map.touch(len(rows) * (_FAULT + length * self.dtype.itemsize))
         return rows
+
+    def checksum(self) -> int:
+        """CRC-32 of the tokens' bytes, which tells whether a file has changed."""
+        found, piece = 0, 1 << 20
+        for start in range(0, len(self), piece):
+            found = zlib.crc32(self._array[start : start + piece].tobytes(), found)
+            self._map.touch(piece * self.dtype.itemsize)
+        return found
 
     def __reduce__(self) -> Any:
         """By its path: another process maps the file itself."""

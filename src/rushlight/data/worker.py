@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -160,7 +161,7 @@ class ThreadWorker:
         """Wait for its end, unless it did not answer before."""
         # the collector may close a forgotten iterator in any thread, also in this one
         if not self._hangs and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def timed_out(name: str, timeout: float | None) -> RuntimeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, TypeAlias
@@ -32,6 +33,8 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if os.path.exists(target):
+            shutil.copymode(target, part)
         os.replace(part, target)
     except BaseException as error:
         with suppress(OSError):

@@ -25,8 +25,16 @@ VERSION = 1
 
 
 def exists(folder: Path) -> bool:
-    """Whether the folder holds a run to go on with."""
-    return (folder / CHECKPOINT).exists()
+    """Whether the folder holds a run to go on with.
+
+    Raises: ConfigError when there are weights that a run without its checkpoint would overwrite.
+    """
+    found = (folder / CHECKPOINT).exists()
+    if not found and ((folder / LAST).exists() or (folder / BEST).exists()):
+        raise ConfigError(
+            f"{folder} has weights but no {CHECKPOINT}: bring it back, or take another folder"
+        )
+    return found
 
 
 def clean(folder: Path) -> None:
@@ -48,7 +56,7 @@ def save_checkpoint(run: Run) -> None:
     if wrong:
         raise NonFiniteError(f"step {run.step} is not saved; first not finite: {wrong}")
     state |= {"version": VERSION, "progress": run.progress(), "random": random_states()}
-    state["options"] = {name: getattr(run.options, name) for name in ("accumulate", "clip_norm")}
+    state["settings"] = run.settings()
     save(state, run.folder / CHECKPOINT)
     run.saved = run.step
     save(state["model"], run.folder / LAST)
@@ -73,14 +81,17 @@ def restore(run: Run, folder: Path) -> None:
     parts = run.parts()
     if not isinstance(state, dict) or state.get("version") != VERSION:
         raise FormatError(f"{path} is no checkpoint of this version of Rushlight")
-    odd = sorted(set(state) ^ {*parts, "version", "progress", "random", "options"})
+    odd = sorted(set(state) ^ {*parts, "version", "progress", "random", "settings"})
     if odd:
         raise FormatError(f"{path} and this run differ in what they have: {', '.join(odd)}")
     try:
-        for name, before in state["options"].items():
-            now = getattr(run.options, name)
-            if now != before:
-                raise ConfigError(f"resume: {name} was {before} when {folder} began, now {now}")
+        before, now = state["settings"], run.settings()
+        for name in before | now:
+            if before.get(name) != now.get(name):
+                raise ConfigError(
+                    f"resume: {name} was {before.get(name)!r} when {folder} began, "
+                    f"and is {now.get(name)!r} now"
+                )
         for name, part in parts.items():
             part.load_state_dict(state[name])
         set_random_states(state["random"])

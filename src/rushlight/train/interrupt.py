@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM") if hasattr(signal, name))
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
+PATIENCE = 1.0  # seconds
 
 
 class Interruption:
-    """A `with` block in which the first Ctrl-C or SIGTERM is only noted, in `number`.
+    """A `with` block in which the first Ctrl-C, SIGTERM or SIGHUP is only noted, in `number`.
 
-    The second acts at once. `deliver` lets the noted one act after all, when the block has ended.
+    Another acts at once, unless it comes within a second: some shells and programs send a signal
+    twice. `deliver` lets the noted one act after all, when the block has ended.
     Outside the main thread, and where somebody has set a handler of their own, signals are left
     alone.
     """
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self._when = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interruption:
@@ -33,8 +38,12 @@ class Interruption:
         self._restore()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.number = number
-        self._restore()
+        now = time.monotonic()
+        if self.number is None:
+            self.number, self._when = number, now
+        elif now - self._when > PATIENCE:
+            self._restore()
+            signal.raise_signal(number)
 
     def _restore(self) -> None:
         while self._before:

@@ -27,12 +27,15 @@ def finite_loss(model: Module, batch: Any, loss: Loss) -> tuple[Tensor, float]:
     generator = current()
     before = generator.get_state()
     result = loss(model, batch)
-    value, count = result if isinstance(result, tuple) else (result, 1.0)
+    value, count = result if isinstance(result, tuple) and len(result) == 2 else (result, 1.0)
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)[:80]
         raise ShapeError(f"a loss function gives one number or (number, count), got {got}")
+    count = float(count)
+    if not 0 <= count < math.inf:
+        raise ConfigError(f"a loss is the mean over so many items: {count} is no such number")
     if math.isfinite(value.item()):
-        return value, float(count)
+        return value, count
 
     def again() -> None:
         generator.set_state(before)

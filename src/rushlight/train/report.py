@@ -45,7 +45,7 @@ class Metrics(Callback):
 
     def start(self, run: Run) -> None:
         """Drop what the run is going to do again."""
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        lines = _lines(self.path)
         kept = [line for line in lines if _step_of(line) <= run.reported] if run.step else []
         if kept != lines:
             write_atomic(self.path, "".join(line + "\n" for line in kept))
@@ -82,14 +82,17 @@ def _step_of(line: str) -> float:
     """The step of a line; a line that a kill cut off belongs to no step."""
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return math.inf
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines if _step_of(line) < math.inf]
+    return [json.loads(line) for line in _lines(path) if _step_of(line) < math.inf]
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text("utf-8", "replace").splitlines() if path.exists() else []
 
 
 class Progress(Callback):
@@ -157,8 +160,11 @@ class Progress(Callback):
 
     def _print(self, line: str, kept: bool) -> None:
         start = "\r" if self.live else ""
-        self.out.write(start + line.ljust(self.width) + ("\n" if kept else ""))
-        self.out.flush()
+        try:
+            self.out.write(start + line.ljust(self.width) + ("\n" if kept else ""))
+            self.out.flush()
+        except BrokenPipeError:  # nobody reads on, which is no reason to stop
+            self._print = lambda line, kept: None  # type: ignore[method-assign]
         self.width = 0 if kept else len(line)
 
 
@@ -187,7 +193,8 @@ class Curve(Callback):
         figure = Figure(figsize=(8, 5), layout="constrained")
         axes = figure.subplots()
         for name, label in (("loss", "training"), ("val_loss", "held out")):
-            points = [(line["step"], line[name]) for line in lines if name in line]
+            known = [line for line in lines if isinstance(line.get(name), int | float)]
+            points = [(line["step"], line[name]) for line in known]
             marker = "." if len(points) < 50 else None
             if points:
                 axes.plot(*zip(*points, strict=True), label=label, marker=marker)

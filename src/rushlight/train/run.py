@@ -30,6 +30,7 @@ class Options:
     unit: str = "items"  # what the loss is a mean of, for metrics.jsonl
     folder: str | Path | None = None  # of the run; None saves nothing
     resume: bool = False  # go on from the folder's checkpoint, where there is one
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what else must agree
 
     def __post_init__(self) -> None:
         smallest = {"steps": 0, "accumulate": 1, "eval_every": 0, "save_every": 0, "log_every": 1}
@@ -107,6 +108,14 @@ class Run:
         return parts | {name: part for name, part in optional.items() if part is not None}
 
     _PROGRESS = ("step", "reported", "loss", "lr", "grad_norm", "items", "val_loss", "best_loss")
+
+    def settings(self) -> dict[str, Any]:
+        """What a checkpoint and the run that goes on from it must agree in."""
+        kinds = {name: type(part).__name__ for name, part in self.parts().items()}
+        own: dict[str, Any] = {"accumulate": self.options.accumulate}
+        own["clip_norm"] = float(self.options.clip_norm)
+        own |= {name: kinds[name] for name in ("optimizer", "schedule") if name in kinds}
+        return own | dict(self.options.settings)
 
     def progress(self) -> dict[str, Any]:
         """The numbers that a checkpoint keeps."""
