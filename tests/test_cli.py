@@ -266,6 +266,22 @@ def test_changed_flags_are_refused_by_name(text, capsys, flags, name):
     assert train(text, "--steps", "5", "--out", "run", "--resume", "--quiet") == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("config.toml", lambda old: old.replace(b"lr = 0.004", b"lr = 0.5"), "lr was 0.004"),
+        ("config.toml", lambda old: old.replace(b"steps = 5", b"steps = 9"), "steps was 5"),
+        ("tokens.bin", lambda old: old[:-1] + bytes([old[-1] ^ 1]), "text was"),
+    ],
+)
+def test_edited_runs_are_refused(text, capsys, name, change, message):
+    assert train(text, "--steps", "5", "--out", "run", "--quiet") == 0
+    path = Path("run", name)
+    path.write_bytes(change(path.read_bytes()))
+    assert main(["train", "--resume", "--out", "run"]) == 2
+    assert f"resume: {message}" in capsys.readouterr().err
+
+
 def test_a_full_disk(text):
     """A limit on the size of files stands for the disk."""
     code = f"""
@@ -310,6 +326,9 @@ UNUSABLE = [
     (["latin.txt"], 1, "latin.txt: not UTF-8 text near byte 3; convert it, or use --tokens byte"),
     (["fifo"], 2, "fifo: not an ordinary file"),
     (["text.txt", "--set", "min_lr=1"], 2, "min_lr 1.0 is above lr 0.004; set both"),
+    ([""], 2, "empty or impossible name"),
+    (["text.txt", "--steps", "9" * 30], 2, "steps must be at most"),
+    (["text.txt", "--config", "fifo"], 2, "fifo: not an ordinary file"),
     (["empty"], 1, "empty: no text to learn from"),
     (["text.txt", "--preset", "gpt-nona"], 2, "unknown preset 'gpt-nona'; did you mean 'gpt-nano'"),
     (["text.txt", "--tokens", "words"], 2, "unknown tokens 'words'"),

@@ -23,8 +23,10 @@ from loader_data import (
 from rushlight.data import (
     DataLoader,
     IterableDataset,
+    Subset,
     TensorDataset,
     get_worker_info,
+    random_split,
 )
 
 
@@ -134,6 +136,19 @@ def test_workers_make_so_many_ahead(factor):
         time.sleep(0.02)
         assert len(made) == taken + 2 * factor
     batches.close()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda d: Subset(d, range(11)), lambda d: random_split(d, [11])[0]]
+)
+def test_parts_of_random_datasets(make):
+    """A part makes batches at once only if the dataset that it is a part of does."""
+
+    def epoch(**options):
+        rl.manual_seed(0)
+        return [plain(b) for b in DataLoader(make(Noisy()), 2, **options)]
+
+    assert epoch() == epoch(num_workers=2) == epoch(num_workers=2, **FORK)
 
 
 # ---- what crosses a pipe ----
@@ -281,6 +296,15 @@ def test_small_batches_are_taken_together(options):
     assert sum(asked) == 1000
     assert asked[0] == 7
     assert max(asked) == 32 * 7
+
+
+def test_a_take_that_is_no_batch_is_refused():
+    class Odd(TensorDataset):
+        def take(self, indices):
+            return [rl.ones(2)]
+
+    with pytest.raises(rl.ShapeError, match="one row for each"):
+        list(DataLoader(Odd(rl.ones(20)), 2))
 
 
 def test_large_batches_are_taken_alone():

@@ -363,3 +363,11 @@ def test_a_link_stays_a_link(tmp_path):
     write_atomic(tmp_path / "link", "né")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "a").read_text("utf-8") == "né"
+
+
+def test_the_mode_of_a_file_stays(tmp_path):
+    path = tmp_path / "private.safetensors"
+    rl.save({"a": rl.ones(1)}, path)
+    path.chmod(0o600)
+    rl.save({"a": rl.ones(2)}, path)
+    assert path.stat().st_mode & 0o777 == 0o600
