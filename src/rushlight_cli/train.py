@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rushlight.text.corpus import Corpus
     from rushlight.train import Run
 
+LOCK = ".lock"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags; each setting's last word is: flag, --set, --config, preset."""
@@ -91,21 +93,20 @@ def _begun(folder: Path, config: Config, resumed: bool) -> Iterator[Corpus]:
     from rushlight.io import write_atomic
     from rushlight.text.corpus import DESCRIPTION, TOKENS, read_corpus, write_corpus
 
-    if resumed:
-        with _owned(folder / CONFIG):
-            yield read_corpus(folder)
-        return
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / CONFIG, to_toml(config))
-    with _owned(folder / CONFIG):
+    with _owned(folder / LOCK):
+        if resumed:
+            yield read_corpus(folder)
+            return
         try:
+            write_atomic(folder / CONFIG, to_toml(config))
             corpus = write_corpus(config.files, config.tokens, folder)
             _check_length(corpus, config)
             yield corpus
         except BaseException:
             if not (folder / CHECKPOINT).exists():
-                for name in (DESCRIPTION, TOKENS, CONFIG):
+                for name in (DESCRIPTION, TOKENS, CONFIG, LOCK):
                     (folder / name).unlink(missing_ok=True)
                 with suppress(OSError):  # of a folder that has other files
                     if new:
@@ -114,18 +115,17 @@ def _begun(folder: Path, config: Config, resumed: bool) -> Iterator[Corpus]:
 
 
 @contextmanager
-def _owned(path: Path) -> Iterator[None]:
-    """Keep other processes from training in the folder of a file, where the system can."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    with path.open("a") as file:
+def _owned(lock: Path) -> Iterator[None]:
+    """Keep other processes from training in the folder of a lock file, where the system can."""
+    with lock.open("a") as file:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            import fcntl
+
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with the process, however
+        except ImportError:  # Windows
+            pass
         except OSError:
-            raise UsageError(f"{path.parent}: another process is training there") from None
+            raise UsageError(f"{lock.parent}: another process is training there") from None
         yield
 
 
