@@ -1,9 +1,14 @@
 """Shared by all tests: reproducible random numbers, and PyTorch where it is installed."""
 
+import signal
+
 import numpy as np
 import pytest
 
 import rushlight as rl
+
+# Where the suite runs in the background, shells have Ctrl-C ignored, by children as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -293,17 +293,9 @@ def test_no_such_folder(tmp_path):
         load_run(tmp_path / "nothing")
 
 
-PROGRAM = """
-import argparse, sys
-from rushlight_cli import sample
-parser = argparse.ArgumentParser()
-sample.add_arguments(parser)
-sys.exit(sample.run(parser.parse_args()))
-"""
-
-
 def test_a_reader_that_leaves_and_an_ascii_terminal(folder):
-    command = [sys.executable, "-c", PROGRAM, str(folder), "--prompt", "👧é", "--length"]
+    command = [sys.executable, "-m", "rushlight", "sample", str(folder), "--prompt", "👧é"]
+    command.append("--length")
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUNBUFFERED": ""}
     done = subprocess.run([*command, "3"], capture_output=True, env=environment, check=True)
     assert done.stdout.startswith(b"??")
