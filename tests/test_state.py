@@ -116,6 +116,7 @@ def test_nested_names_and_collisions(tmp_path):
     assert names == {"a.b", "a.b~2", "a.3.0", "__metadata__~2", "?"}
 
 
+@pytest.mark.peer
 def test_a_dict_of_tensors_is_a_plain_file(tmp_path, torch):
     state = rl.nn.Linear(3, 2).state_dict()
     save(state, tmp_path / "a")
