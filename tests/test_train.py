@@ -1,6 +1,7 @@
 """The training loop: gradients of several batches, evaluation, callbacks, saving, resuming."""
 
 import gc
+import io
 import json
 import random
 from itertools import chain
@@ -16,7 +17,7 @@ from rushlight.data import DataLoader, TensorDataset
 from rushlight.errors import ConfigError, FormatError, NonFiniteError
 from rushlight.nn import functional as F
 from rushlight.optim import EMA, SGD
-from rushlight.train import Callback, evaluate, train
+from rushlight.train import Callback, Progress, evaluate, train
 from rushlight.train.report import read_metrics
 from small_run import line, pairs, squares
 from vectors import vector
@@ -475,3 +476,13 @@ def test_parts_that_are_none():
 
 def test_the_package_is_the_loop():
     assert rl.train(line(), [pairs(1.0)], squares).step == 1
+
+
+def test_progress_that_nobody_reads_stops_nothing():
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    assert (
+        train(line(), [pairs(1.0)], squares, steps=3, callbacks=[Progress(out=Closed())]).step == 3
+    )

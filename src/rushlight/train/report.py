@@ -116,6 +116,7 @@ class Progress(Callback):
         self.go_on = go_on
         self.out = out or sys.stdout
         self.live = self.out.isatty()
+        self.silent = False
         self.shown = 0.0
         self.width = 0
 
@@ -159,12 +160,14 @@ class Progress(Callback):
         return "  ".join(parts)
 
     def _print(self, line: str, kept: bool) -> None:
+        if self.silent:
+            return
         start = "\r" if self.live else ""
         try:
             self.out.write(start + line.ljust(self.width) + ("\n" if kept else ""))
             self.out.flush()
         except BrokenPipeError:  # nobody reads on, which is no reason to stop
-            self._print = lambda line, kept: None  # type: ignore[method-assign]
+            self.silent = True
         self.width = 0 if kept else len(line)
 
 
