@@ -31,6 +31,12 @@ typedef void rl_task(void *job, int64_t piece, int worker);
  * depend on the thread count.  Returns when all are done.  A task must not call rl_parallel. */
 void rl_parallel(rl_ctx *ctx, rl_task *task, void *job, int64_t count);
 
+/* Let the pool's threads run pieces 0 … count-1 while they have no job; `worker` means nothing here.  Returns the offer's number:
+ * rl_finish_offer runs the pieces that are left and returns when all are done; until then `job` must stay where it is.  0, and nothing
+ * runs, when there is nobody to help or another offer is not done yet. */
+uint64_t rl_offer(rl_task *task, void *job, int64_t count);
+void rl_finish_offer(uint64_t offer);
+
 /* At least `bytes` of scratch, 64-byte aligned, valid until the next call; NULL (error set) when memory is short.  Call before a
  * parallel region, never inside one. */
 void *rl_workspace(rl_ctx *ctx, size_t bytes);

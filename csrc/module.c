@@ -1,7 +1,5 @@
 /* The CPython door, in the stable ABI: arrays over pool blocks, one call into the kernels, recording. */
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030b0000
-#include <Python.h>
+#include "module.h"
 
 #include "internal.h"
 #include "pool.h"
@@ -486,6 +484,6 @@ PyMODINIT_FUNC PyInit__core(void) {
     block_type = (PyTypeObject *)PyType_FromSpec(&block_spec);
     program_type = (PyTypeObject *)PyType_FromSpec(&program_spec);
     main_pool = rl_pool_new();
-    if (!module || !block_type || !program_type || !main_pool || add_constants(module)) return NULL;
+    if (!module || !block_type || !program_type || !main_pool || add_constants(module) || rl_add_rows(module)) return NULL;
     return module;
 }

@@ -23,8 +23,19 @@ static struct {
     _Alignas(64) _Atomic int64_t next;
 } range[RL_MAX_THREADS];
 
+/* Pieces that can wait, for threads that have no job.  The rest is read by those who have taken a piece, and replaced when all are done. */
+static struct {
+    rl_task *task;
+    void *argument;
+    int64_t count;
+    _Alignas(64) _Atomic int64_t left; /* that nobody has taken */
+    _Alignas(64) _Atomic int64_t undone;
+    _Atomic uint64_t offer; /* which this is */
+    atomic_flag busy;       /* while one is made */
+} aside = {.busy = ATOMIC_FLAG_INIT};
+
 static _Atomic int wanted_threads;
-static int started = 1; /* threads alive, the caller included */
+static _Atomic int started = 1; /* threads alive, the caller included; grows while `busy` is held */
 static _Atomic int thread_id[RL_MAX_THREADS];
 static atomic_flag busy = ATOMIC_FLAG_INIT;
 
@@ -38,11 +49,23 @@ static void take_pieces(int self) {
     }
 }
 
+static bool take_aside(int self) {
+    int64_t left = atomic_load_explicit(&aside.left, memory_order_relaxed);
+    while (left > 0) {
+        if (!atomic_compare_exchange_weak_explicit(&aside.left, &left, left - 1, memory_order_acquire, memory_order_relaxed)) continue;
+        aside.task(aside.argument, aside.count - left, self);
+        atomic_fetch_sub_explicit(&aside.undone, 1, memory_order_release);
+        return true;
+    }
+    return false;
+}
+
 static void worker(intptr_t self) {
     uint32_t seen = 0, now;
     atomic_store(&thread_id[self], rl_os_thread_id());
     for (;;) {
         for (int spins = 0; (now = atomic_load_explicit(&job.generation, memory_order_acquire)) == seen;) {
+            if (take_aside((int)self)) spins = 0;
             if (++spins < SPIN_PAUSES) {
                 rl_pause();
                 continue;
@@ -66,6 +89,11 @@ static void forget_workers(void) {
     atomic_store(&job.joined, CLOSED);
     atomic_store(&job.sleeping, 0);
     atomic_flag_clear(&busy);
+    if (atomic_load(&aside.undone)) { /* what the workers had taken stays as it was here: all of it once more */
+        atomic_store(&aside.undone, aside.count);
+        atomic_store(&aside.left, aside.count);
+    }
+    atomic_flag_clear(&aside.busy);
 }
 
 int rl_get_num_threads(void) {
@@ -86,14 +114,24 @@ static void start_workers(int threads) {
     while (started < threads && rl_os_thread(worker, started)) started++;
 }
 
-static void wait_for(uint32_t joined) {
-    for (int spins = 0; atomic_load_explicit(&job.left, memory_order_acquire) != joined;) {
-        rl_pause();
-        if (++spins > YIELD_AFTER) {
-            rl_os_yield();
-            spins = YIELD_AFTER - 50;
-        }
+static void wake_workers(void) {
+    if (atomic_load(&job.sleeping) == 0) return;
+    for (int t = 1; t < atomic_load(&started); t++) {
+        int id = atomic_load(&thread_id[t]); /* 0 until it has run: that would mean the caller */
+        if (id) rl_os_move_away(id);
     }
+    rl_os_wake(&job.generation);
+}
+
+static void pause_or_yield(int *spins) {
+    rl_pause();
+    if (++*spins <= YIELD_AFTER) return;
+    rl_os_yield();
+    *spins = YIELD_AFTER - 50;
+}
+
+static void wait_for(uint32_t joined) {
+    for (int spins = 0; atomic_load_explicit(&job.left, memory_order_acquire) != joined;) pause_or_yield(&spins);
 }
 
 void rl_parallel(rl_ctx *ctx, rl_task *task, void *argument, int64_t count) {
@@ -112,14 +150,31 @@ void rl_parallel(rl_ctx *ctx, rl_task *task, void *argument, int64_t count) {
     atomic_store_explicit(&job.left, 0, memory_order_relaxed);
     atomic_store(&job.joined, 0);
     atomic_fetch_add(&job.generation, 1);
-    if (atomic_load(&job.sleeping)) {
-        for (int t = 1; t < started; t++) {
-            int id = atomic_load(&thread_id[t]); /* 0 until it has run: that would mean the caller */
-            if (id) rl_os_move_away(id);
-        }
-        rl_os_wake(&job.generation);
-    }
+    wake_workers();
     take_pieces(0);
     wait_for(atomic_fetch_or(&job.joined, CLOSED));
     atomic_flag_clear_explicit(&busy, memory_order_release);
+}
+
+uint64_t rl_offer(rl_task *task, void *argument, int64_t count) {
+    bool alone = rl_get_num_threads() == 1 || atomic_load(&started) == 1;
+    if (alone || count < 2 || atomic_flag_test_and_set_explicit(&aside.busy, memory_order_acquire)) return 0;
+    uint64_t offer = 0;
+    if (atomic_load_explicit(&aside.undone, memory_order_acquire) == 0) {
+        aside.task = task;
+        aside.argument = argument;
+        aside.count = count;
+        offer = atomic_fetch_add(&aside.offer, 1) + 1;
+        atomic_store(&aside.undone, count);
+        atomic_store_explicit(&aside.left, count, memory_order_release);
+    }
+    atomic_flag_clear_explicit(&aside.busy, memory_order_release);
+    if (offer) wake_workers();
+    return offer;
+}
+
+void rl_finish_offer(uint64_t offer) {
+    int spins = 0;
+    while (atomic_load(&aside.offer) == offer && atomic_load_explicit(&aside.undone, memory_order_acquire))
+        if (!take_aside(0)) pause_or_yield(&spins);
 }

@@ -1,4 +1,4 @@
-"""Types of the native core (csrc/module.c)."""
+"""Types of the native core (csrc/module.c, csrc/module_rows.c)."""
 
 from typing import Any
 
@@ -13,6 +13,12 @@ class Program:
     def run(self) -> None: ...
     def __len__(self) -> int: ...
 
+class Rows:
+    def finish(self) -> None: ...
+
+def rows(
+    y: np.ndarray[Any, Any], x: np.ndarray[Any, Any], index: np.ndarray[Any, Any], /
+) -> Rows: ...
 def setup(
     ndarray: type, dtypes: tuple[np.dtype[Any], ...], exceptions: tuple[type[Exception], ...], /
 ) -> None: ...

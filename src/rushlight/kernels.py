@@ -102,14 +102,24 @@ def rows(x: Array, index: Array) -> Array:
 
     Raises: IndexError.
     """
+    y, finish = begin_rows(x, index)
+    finish()
+    return y
+
+
+def begin_rows(x: Array, index: Array) -> tuple[Array, Callable[[], None]]:
+    """An array for x[index], as of `rows`, and what finishes it.
+
+    Until then idle threads of the pool copy rows, and x must not change.
+    """
     on_host("rows")
-    count = len(x)
-    if index.size and not (-count <= index.min() and index.max() < count):
-        wrong = index[(index < -count) | (index >= count)][0]
-        raise IndexError(f"index {wrong} is out of bounds for axis 0 with size {count}")
+    if index.dtype == UINT64 and index.size and index.max() >= len(x):
+        raise IndexError(f"index {index.max()} is out of bounds for axis 0 with size {len(x)}")
+    index = np.ascontiguousarray(index, INT64)
     shape = (len(index), *x.shape[1:])
     y = empty(shape, x.dtype) if x.dtype in KERNEL_DTYPES else np.empty(shape, x.dtype)
-    return x.take(index, 0, y, "wrap")
+    whole = x if x[:1].flags.c_contiguous else np.ascontiguousarray(x)
+    return y, _core.rows(y, whole, index).finish
 
 
 def apart(x: Array, y: Array) -> Array:

@@ -34,12 +34,12 @@ export CC="${CC:-cc}" flags build root
 for source in "$root"/csrc/isa_*.c "$root"/csrc/*.c; do
     name=$(basename "$source" .c)
     object=$build/$name.o
-    [ "$name" = module ] && continue
+    case "$name" in module*) continue ;; esac
     [ -f "$object" ] && [ -z "$(find "$root/csrc" "$build/generated" -type f -newer "$object")" ] && continue
     echo "$name"
 done | awk '!seen[$0]++' | xargs -P "$jobs" -I NAME sh -c '$CC $flags -c "$root/csrc/NAME.c" -o "$build/NAME.o"'
 
-objects=$(for source in "$root"/csrc/*.c; do basename "$source" .c; done | grep -v '^module$' | sed "s|.*|$build/&.o|")
+objects=$(for source in "$root"/csrc/*.c; do basename "$source" .c; done | grep -v '^module' | sed "s|.*|$build/&.o|")
 export objects
 echo "$tests" | sed 's/\.c$//' |
     xargs -P "$jobs" -I NAME sh -c '$CC $flags "$root/tests/c/NAME.c" $objects -o "$build/NAME" -lm -lpthread'

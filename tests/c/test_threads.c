@@ -101,19 +101,92 @@ static void test_callers(void) {
     }
 }
 
+/* ---- offers ---- */
+
+/* Pieces of one after another run while jobs do, and a second offer beside the first is refused or done. */
+static int run_offers(int64_t count, int jobs) {
+    static _Thread_local counted_job first, second;
+    memset(&first, 0, sizeof first);
+    memset(&second, 0, sizeof second);
+    uint64_t a = rl_offer(count_piece, &first, count);
+    int wrong = 0;
+    for (int k = 0; k < jobs; k++) wrong += run_pieces(MOST_PIECES);
+    uint64_t b = rl_offer(count_piece, &second, count);
+    if (b) rl_finish_offer(b);
+    if (a) rl_finish_offer(a);
+    for (int64_t i = 0; i < MOST_PIECES; i++) wrong += first.runs[i] != (a && i < count) || second.runs[i] != (b && i < count);
+    return wrong;
+}
+
+static void *offer_often(void *raw) {
+    caller *self = raw;
+    for (int round = 0; round < 400; round++) self->wrong += run_offers(1 + (round * 20 + self->seed) % MOST_PIECES, round % 3);
+    return NULL;
+}
+
+static void test_offers(void) {
+    static counted_job job;
+    rl_set_num_threads(1);
+    CHECK(rl_offer(count_piece, &job, 10) == 0, "one thread offers");
+    rl_set_num_threads(3);
+    run_pieces(MOST_PIECES);
+    CHECK(rl_offer(count_piece, &job, 1) == 0, "a single piece is offered");
+    uint64_t offer = rl_offer(count_piece, &job, MOST_PIECES);
+    CHECK(offer != 0, "nobody takes an offer");
+    rl_finish_offer(offer);
+    pthread_t ids[CALLERS];
+    caller callers[CALLERS];
+    for (int t = 0; t < CALLERS; t++) {
+        callers[t] = (caller){t, 0};
+        pthread_create(&ids[t], NULL, offer_often, &callers[t]);
+    }
+    for (int t = 0; t < CALLERS; t++) {
+        pthread_join(ids[t], NULL);
+        CHECK(callers[t].wrong == 0, "caller %d saw %d wrong pieces of offers", t, callers[t].wrong);
+    }
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); /* an offer wakes sleeping workers, who finish it alone */
+    memset(&job, 0, sizeof job);
+    offer = rl_offer(count_piece, &job, MOST_PIECES);
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    uint64_t next = rl_offer(count_piece, &job, MOST_PIECES);
+    CHECK(offer && next > offer, "an offer is not done after 0.2 s");
+    rl_finish_offer(next);
+}
+
+#if !defined(__SANITIZE_THREAD__) /* which does not follow a fork of many threads */
+static void write_piece(void *raw, int64_t piece, int worker) {
+    (void)worker;
+    for (int i = 0; i < 1000; i++) ((int *)raw)[piece] = (int)piece + 1;
+}
+
+/* a child finishes what was offered before the fork, whatever the parent's workers had begun */
+static void test_fork_beside_offer(void) {
+    static int written[1000];
+    memset(written, 0, sizeof written);
+    uint64_t offer = rl_offer(write_piece, written, 1000);
+    pid_t child = fork();
+    if (offer) rl_finish_offer(offer);
+    int wrong = offer == 0;
+    for (int i = 0; i < 1000; i++) wrong += written[i] != i + 1;
+    if (child == 0) _exit(wrong != 0);
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK(wrong == 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d wrong beside a fork, the child ended with %d", wrong, status);
+}
+
 /* a child process starts workers of its own */
 static void test_fork(void) {
-#if !defined(__SANITIZE_THREAD__) /* which does not follow a fork of many threads */
     rl_set_num_threads(3);
     run_pieces(MOST_PIECES);
     pid_t child = fork();
-    if (child == 0) _exit(run_pieces(MOST_PIECES) != 0);
+    if (child == 0) _exit(run_pieces(MOST_PIECES) != 0 || run_offers(MOST_PIECES, 1) != 0);
     int status = -1;
     waitpid(child, &status, 0);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended with %d", status);
     CHECK(run_pieces(MOST_PIECES) == 0, "pieces wrong in the parent after a fork");
-#endif
+    for (int round = 0; round < 20; round++) test_fork_beside_offer();
 }
+#endif
 
 /* ---- the same bits for any number of threads ---- */
 
@@ -175,7 +248,10 @@ static void test_same_bits(rl_ctx *ctx, rl_dtype dtype) {
 int main(void) {
     test_pieces();
     test_callers();
+    test_offers();
+#if !defined(__SANITIZE_THREAD__)
     test_fork();
+#endif
     at_every_level(test_same_bits);
     return finish();
 }

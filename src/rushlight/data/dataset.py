@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +15,7 @@ from rushlight.autograd import new_tensor
 from rushlight.creation import randperm
 from rushlight.data.collate import default_collate
 from rushlight.errors import ShapeError
-from rushlight.kernels import rows
+from rushlight.kernels import begin_rows
 from rushlight.random import Generator
 from rushlight.tensor import Tensor
 
@@ -70,10 +70,22 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 
     def take(self, indices: Sequence[int]) -> list[Tensor]:
         """The batch of these samples."""
+        return self.begin_take(indices)()
+
+    def begin_take(self, indices: Sequence[int]) -> Callable[[], list[Tensor]]:
+        """What gives the batch of these samples; until it is called idle threads copy them."""
         index = np.array(indices, np.int64)
-        return [
-            x[index] if x.needs_grad else new_tensor(rows(x.array, index)) for x in self.tensors
-        ]
+        if any(x.needs_grad for x in self.tensors):
+            batch = [x[index] for x in self.tensors]
+            return lambda: batch
+        begun = [begin_rows(x.array, index) for x in self.tensors]
+
+        def finished() -> list[Tensor]:
+            for _, finish in begun:
+                finish()
+            return [new_tensor(rows) for rows, _ in begun]
+
+        return finished
 
     def __len__(self) -> int:
         return len(self.tensors[0])
@@ -91,7 +103,12 @@ class Subset(Dataset[T_co]):
 
     def take(self, indices: Sequence[int]) -> Any:
         """The batch of these samples."""
-        return take(self.dataset, [self.indices[i] for i in indices])
+        return self.begin_take(indices)()
+
+    def begin_take(self, indices: Sequence[int]) -> Callable[[], Any]:
+        """What gives the batch of these samples."""
+        numbers = indices.tolist() if isinstance(indices, np.ndarray) else indices
+        return begin(self.dataset, [self.indices[i] for i in numbers])
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -145,12 +162,21 @@ def has_take(dataset: Any) -> bool:
     A subclass that overrides `__getitem__` alone does not: the `take` that it inherits would pass
     its samples by.
     """
+    return _defines(dataset, "take")
+
+
+def has_begin(dataset: Any) -> bool:
+    """Whether a dataset has its batches made by idle threads of the kernels."""
+    return _defines(dataset, "begin_take")
+
+
+def _defines(dataset: Any, name: str) -> bool:
     if type(dataset) is Subset:
-        return has_take(dataset.dataset)
+        return _defines(dataset.dataset, name)
     for kind in type(dataset).__mro__ if isinstance(dataset, Dataset) else ():
-        if "take" in kind.__dict__:
+        if name in kind.__dict__:
             return True
-        if "__getitem__" in kind.__dict__:
+        if "__getitem__" in kind.__dict__ or "take" in kind.__dict__:
             return False
     return False
 
@@ -170,10 +196,26 @@ def take(dataset: Any, indices: Sequence[Any]) -> Any:
     return default_collate(samples(dataset, indices))
 
 
-def take_several(dataset: Any, batches: Sequence[Sequence[Any]]) -> list[list[Tensor]]:
-    """Several batches of tensors made by one `take`, cut apart."""
-    whole = dataset.take([i for indices in batches for i in indices])
-    cuts = list(accumulate(map(len, batches), initial=0))
+def begin(dataset: Any, indices: Sequence[Any]) -> Callable[[], Any]:
+    """What gives the batch of these samples, which is begun where the dataset can."""
+    if has_begin(dataset):
+        begun: Callable[[], Any] = dataset.begin_take(indices)
+        return begun
+    return lambda: take(dataset, indices)
+
+
+def begin_several(dataset: Any, batches: Sequence[Sequence[Any]]) -> Callable[[], list[Any]]:
+    """What gives several batches of tensors, made as one and cut apart."""
+    indices: Any
+    if isinstance(batches[0], np.ndarray):
+        indices = np.concatenate(batches)
+    else:
+        indices = [i for batch in batches for i in batch]
+    whole = begin(dataset, indices)
+    return lambda: _cut(whole(), list(accumulate(map(len, batches), initial=0)))
+
+
+def _cut(whole: Sequence[Tensor], cuts: Sequence[int]) -> list[list[Tensor]]:
     if any(x.array.shape[:1] != (cuts[-1],) for x in whole):
         shapes = [x.array.shape for x in whole]
         raise ShapeError(f"take: {shapes} for {cuts[-1]} indices; expected one row for each")

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rushlight.data.collate import default_collate, default_convert
-from rushlight.data.dataset import samples, take, take_several
+from rushlight.data.dataset import begin, begin_several, has_begin, samples, take
 from rushlight.random import Generator, LazyGenerator, mix, stream
 
 # For each batch its number, and its indices or, of an iterable dataset, whether to skip it.
@@ -74,6 +74,12 @@ class Plan:
         """The seed of a worker in this epoch."""
         return mix(self.seed, WORKER, number)
 
+    @property
+    def begins(self) -> bool:
+        """Whether batches are made by idle threads of the kernels, needing no worker."""
+        plain = self.collate_fn is None and not self.single and not self.iterable
+        return plain and has_begin(self.dataset)
+
     def own_dataset(self) -> Any:
         """The dataset, or a worker's own copy of one that is iterated."""
         return copy.copy(self.dataset) if self.iterable else self.dataset
@@ -94,11 +100,20 @@ class Maker:
                 plan.worker_init_fn(number)
             self.samples = iter(dataset) if plan.iterable else iter(())
 
+    def begin(self, task: Task) -> Callable[[], list[Any] | Ended]:
+        """Begin a task where the dataset can; what gives the result, as of `make`."""
+        if len(task) > 1:
+            return begin_several(self.dataset, [indices for _, indices in task])
+        if self.plan.begins:
+            whole = begin(self.dataset, task[0][1])
+            return lambda: [whole()]
+        return lambda: self._make_one(*task[0])
+
     def make(self, task: Task) -> list[Any] | Ended:
         """The batches of a task, None for one to be skipped; `Ended` when there are no more."""
-        if len(task) > 1:
-            return take_several(self.dataset, [indices for _, indices in task])
-        number, content = task[0]
+        return self.begin(task)()
+
+    def _make_one(self, number: int, content: Any) -> list[Any] | Ended:
         if self.plan.iterable:
             batch = self._next(skip=content)
             return batch if isinstance(batch, Ended) else [batch]

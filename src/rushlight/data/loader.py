@@ -14,8 +14,14 @@ import numpy as np
 
 from rushlight.data.collate import default_collate, default_convert
 from rushlight.data.dataset import IterableDataset, has_take
-from rushlight.data.fetch import SAMPLER, Ended, Plan
-from rushlight.data.sampler import BatchSampler, RandomSampler, SequentialSampler, batches
+from rushlight.data.fetch import SAMPLER, Ended, Plan, Task
+from rushlight.data.sampler import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    batches,
+    index_arrays,
+)
 from rushlight.data.worker import GRACE, Failure, Inline, ThreadWorker, Worker
 from rushlight.random import Generator, draw_seed, mix, stream
 from rushlight.tensor import Tensor
@@ -51,6 +57,8 @@ class DataLoader:
       `numpy.random` are seeded so in processes only, because threads share them.
     * `state_dict` and `load_state_dict` continue in the middle of an epoch.
     * pin_memory changes nothing: all memory is the CPU's.
+    * Rows of tensors (TensorDataset, and Subset of one) are copied by the kernels' threads while
+      these have nothing else to do, before they are asked for; threads are not started for them.
     * persistent_workers=True is refused: workers are started for each epoch.
 
     With an IterableDataset each worker iterates a copy of its own: see `get_worker_info`.
@@ -148,16 +156,19 @@ class DataLoader:
     def _run(self, epoch: _Epoch) -> Iterator[Any]:
         workers: list[Worker] = []
         skip = epoch.batches if self.iterable else 0
+        plan = self._plan(epoch.seed)
+        alone = self._needs_no_worker(plan)
         try:
-            for number in range(max(1, self.num_workers)):
-                workers.append(self._start(epoch.seed, number))
-            rounds = _Rounds(workers, self._tasks(epoch), self._depth(), self.timeout or None)
+            for number in range(1 if alone else self.num_workers):
+                workers.append(Inline(plan) if alone else self._start(plan, number))
+            tasks = self._tasks(epoch, plan.begins)
+            rounds = _Rounds(workers, tasks, self._depth(alone), self.timeout or None)
             rounds.grows = self._collate_fn is None and not self._single and has_take(self.dataset)
             rounds.fill()
             while rounds.under_way:
                 results = rounds.receive(epoch.batches - skip)
-                if self.num_workers > 0:
-                    rounds.fill()  # before the batch is used: that is what workers are for
+                if not alone or plan.begins:
+                    rounds.fill()  # before the batch is used, beside which the next is made
                 for result in results:
                     if skip > 0:
                         skip -= 1
@@ -173,13 +184,22 @@ class DataLoader:
             for worker in workers:
                 worker.join(deadline)
 
-    def _depth(self) -> int:
-        if self.num_workers == 0:
+    def _needs_no_worker(self, plan: Plan) -> bool:
+        """Whether the loop makes the batches itself: nobody asked for workers, or they can't help.
+
+        A thread would share the interpreter, and a core with the kernels' threads, to do what these
+        do in their pauses.
+        """
+        threads = self.multiprocessing_context is None and self.worker_init_fn is None
+        return self.num_workers == 0 or (plan.begins and threads)
+
+    def _depth(self, alone: bool) -> int:
+        if alone:
             return 1
         return 2 if self.prefetch_factor is None else self.prefetch_factor
 
-    def _start(self, seed: int, number: int) -> Worker:
-        plan = Plan(
+    def _plan(self, seed: int) -> Plan:
+        return Plan(
             dataset=self.dataset,
             iterable=self.iterable,
             single=self._single,
@@ -190,30 +210,32 @@ class DataLoader:
             num_workers=self.num_workers,
             seed=seed,
         )
-        if self.num_workers == 0:
-            return Inline(plan)
+
+    def _start(self, plan: Plan, number: int) -> Worker:
         if self.multiprocessing_context is None:
             return ThreadWorker(plan, number)
         from rushlight.data.process import ProcessWorker
 
         return ProcessWorker(plan, number, self.multiprocessing_context)
 
-    def _tasks(self, epoch: _Epoch) -> Iterator[tuple[int, Any]]:
+    def _tasks(self, epoch: _Epoch, begins: bool) -> Callable[[int], Task]:
+        """What gives a task of so many batches, of fewer at the end."""
         first = epoch.batches
         if self.iterable:  # what a worker is to skip it reads, but does not collate
-            for number in count():
-                yield number, number < first
+            numbers = count()
+            return lambda size: [(number, number < first) for number in islice(numbers, size)]
         generator = Generator().manual_seed(mix(epoch.seed, SAMPLER))
         with stream(generator):
-            indices = iter(self.sampler if self.batch_sampler is None else self.batch_sampler)  # type: ignore[arg-type]
-        for number in count():
-            with stream(generator):  # not around the yield: the user's draws are none of its
-                try:
-                    chosen = next(indices)
-                except StopIteration:
-                    return
-            if number >= first:
-                yield number, chosen
+            arrays = index_arrays(self.batch_sampler) if begins else None
+            sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
+            indices = iter(sampler) if arrays is None else arrays
+        numbered = islice(enumerate(indices), first, None)
+
+        def task(size: int) -> Task:
+            with stream(generator):  # not the user's, whose draws are none of the sampler's
+                return list(islice(numbered, size))
+
+        return task
 
     # ---- resuming ----
 
@@ -313,13 +335,13 @@ class _Rounds:
     def __init__(
         self,
         workers: list[Worker],
-        batches: Iterator[tuple[int, Any]],
+        task: Callable[[int], Task],
         depth: int,
         timeout: float | None,
     ) -> None:
         self.turn = deque(workers)
         self.under_way: deque[Worker] = deque()
-        self.batches = batches
+        self.task = task
         self.depth = depth  # tasks under way per worker
         self.timeout = timeout
         self.grows = False  # whether tasks may hold more than a batch once its size is known
@@ -328,7 +350,7 @@ class _Rounds:
     def fill(self) -> None:
         """Hand out tasks until every worker has enough or there are no more."""
         while len(self.under_way) < self.depth * len(self.turn):
-            task = list(islice(self.batches, self.size))
+            task = self.task(self.size)
             if not task:
                 return
             self.turn[0].send(task)

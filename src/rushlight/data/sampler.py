@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from rushlight.creation import multinomial, randint, randperm
+from rushlight.kernels import Array
 from rushlight.ops.convert import as_tensor
 from rushlight.random import Generator, draw_seed
 from rushlight.tensor import Tensor
@@ -36,6 +37,12 @@ class SequentialSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self.data_source)))
+
+    def arrays(self) -> Iterator[Array]:
+        """The same in arrays (N,) of int64."""
+        count = len(self.data_source)
+        for start in range(0, count, _CHUNK):
+            yield np.arange(start, min(start + _CHUNK, count))
 
     def __len__(self) -> int:
         return len(self.data_source)
@@ -70,6 +77,11 @@ class RandomSampler(Sampler[int]):
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:
+        for array in self.arrays():
+            yield from array.tolist()
+
+    def arrays(self) -> Iterator[Array]:
+        """The same in arrays (N,) of int64."""
         count = len(self.data_source)
         _check_positive("RandomSampler: length of the data", count)
         generator = _own(self.generator)
@@ -81,8 +93,8 @@ class RandomSampler(Sampler[int]):
             else:
                 chosen = randperm(count, generator=generator).numpy()[:left]
             left -= len(chosen)
-            for start in range(0, len(chosen), _CHUNK):  # a list of all would be 8 times as large
-                yield from chosen[start : start + _CHUNK].tolist()
+            for start in range(0, len(chosen), _CHUNK):  # as lists they are 8 times as large
+                yield chosen[start : start + _CHUNK]
 
     def __len__(self) -> int:
         return self.num_samples
@@ -159,6 +171,29 @@ class BatchSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         return batches(len(self.sampler), self.batch_size, self.drop_last)  # type: ignore[arg-type]
+
+
+def index_arrays(sampler: Any) -> Iterator[Array] | None:
+    """What a BatchSampler gives, in arrays: no Python object per index; None for other samplers."""
+    if type(sampler) is BatchSampler and type(sampler.sampler) in (
+        RandomSampler,
+        SequentialSampler,
+    ):
+        whole = sampler.sampler.arrays()  # type: ignore[attr-defined]
+        return _parts(whole, sampler.batch_size, sampler.drop_last)
+    return None
+
+
+def _parts(arrays: Iterator[Array], size: int, drop_last: bool) -> Iterator[Array]:
+    rest = np.zeros(0, np.int64)
+    for array in arrays:
+        rest = np.concatenate((rest, array)) if rest.size else array
+        whole = len(rest) - len(rest) % size
+        for start in range(0, whole, size):
+            yield rest[start : start + size]
+        rest = rest[whole:]
+    if rest.size and not drop_last:
+        yield rest
 
 
 def batches(count: int, batch_size: int, drop_last: bool) -> int:

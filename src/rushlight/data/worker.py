@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NoReturn, Protocol
 
 from rushlight.data.fetch import Maker, Plan, Task, WorkerInfo, set_worker_info
 
@@ -54,27 +55,37 @@ class Worker(Protocol):
 
 
 class Inline:
-    """No worker at all: a batch is made when it is asked for, by the one who asks."""
+    """No worker at all: a batch is made when it is asked for, by the one who asks.
+
+    Only what the dataset can begin is begun before.
+    """
 
     name = ""
 
     def __init__(self, plan: Plan) -> None:
         self._maker = Maker(plan, plan.dataset, 0)
-        self._tasks: list[Task] = []
+        self._begun: list[Callable[[], Any]] = []
 
     def send(self, task: Task) -> None:
-        """Keep a task for `receive`."""
-        self._tasks.append(task)
+        """Begin a task for `receive`, which raises what goes wrong."""
+        try:
+            self._begun.append(self._maker.begin(task))
+        except Exception as error:
+            self._begun.append(partial(_fail, error))
 
     def receive(self, timeout: float | None) -> Any:
         """The result of the oldest task."""
-        return self._maker.make(self._tasks.pop(0))
+        return self._begun.pop(0)()
 
     def stop(self) -> None:
         """Nothing to stop."""
 
     def join(self, deadline: float) -> None:
         """Nothing to wait for."""
+
+
+def _fail(error: Exception) -> NoReturn:
+    raise error
 
 
 class Inbox:
