@@ -134,6 +134,19 @@ def test_passes_beside_each_other_and_passes_left():
         assert {i % 3 for batch in seen[1::2] for i in batch} == {0}
 
 
+@pytest.mark.parametrize("size", [50, 1000])  # many to a task, and one
+@pytest.mark.parametrize("part", [None, range(0, 3000, 2)])
+def test_changes_in_place_are_seen_by_the_next_batch(part, size):
+    x = rl.zeros(3000, 1200)
+    data = TensorDataset(x) if part is None else Subset(TensorDataset(x), part)
+    for number, (batch,) in enumerate(DataLoader(data, size)):
+        assert (batch == number).all()
+        x += 1
+    again = iter(DataLoader(data, size))
+    x[:] = -1
+    assert (next(again)[0] == -1).all()
+
+
 def test_an_error_comes_in_its_turn():
     data = numbered(100, 10)
     loader = DataLoader(data, batch_sampler=[[i] for i in range(40)] + [[100]])

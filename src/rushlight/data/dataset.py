@@ -6,12 +6,12 @@ import math
 import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from rushlight.autograd import new_tensor
+from rushlight.autograd import new_tensor, total_versions
 from rushlight.creation import randperm
 from rushlight.data.collate import default_collate
 from rushlight.errors import ShapeError
@@ -76,16 +76,22 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
         """What gives the batch of these samples; until it is called idle threads copy them."""
         index = np.array(indices, np.int64)
         if any(x.needs_grad for x in self.tensors):
-            batch = [x[index] for x in self.tensors]
-            return lambda: batch
+            return lambda: [x[index] for x in self.tensors]
+        before = self.changes()
         begun = [begin_rows(x.array, index) for x in self.tensors]
 
         def finished() -> list[Tensor]:
             for _, finish in begun:
                 finish()
+            if self.changes() != before:
+                return self.begin_take(indices)()
             return [new_tensor(rows) for rows, _ in begun]
 
         return finished
+
+    def changes(self) -> int:
+        """How often the tensors were changed in place: rows copied before a change are not used."""
+        return total_versions(self.tensors)
 
     def __len__(self) -> int:
         return len(self.tensors[0])
@@ -109,6 +115,10 @@ class Subset(Dataset[T_co]):
         """What gives the batch of these samples."""
         numbers = indices.tolist() if isinstance(indices, np.ndarray) else indices
         return begin(self.dataset, [self.indices[i] for i in numbers])
+
+    def changes(self) -> int:
+        """Of the dataset."""
+        return _changes(self.dataset)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -204,25 +214,42 @@ def begin(dataset: Any, indices: Sequence[Any]) -> Callable[[], Any]:
     return lambda: take(dataset, indices)
 
 
-def begin_several(dataset: Any, batches: Sequence[Sequence[Any]]) -> Callable[[], list[Any]]:
+def begin_several(
+    dataset: Any, batches: Sequence[Sequence[Any]]
+) -> Callable[[], Iterator[list[Tensor]]]:
     """What gives several batches of tensors, made as one and cut apart."""
     indices: Any
     if isinstance(batches[0], np.ndarray):
         indices = np.concatenate(batches)
     else:
         indices = [i for batch in batches for i in batch]
-    whole = begin(dataset, indices)
-    return lambda: _cut(whole(), list(accumulate(map(len, batches), initial=0)))
+    before, whole = _changes(dataset), begin(dataset, indices)
+
+    def finished() -> Iterator[list[Tensor]]:
+        parts, rows = whole(), sum(map(len, batches))
+        if any(x.array.shape[:1] != (rows,) for x in parts):
+            shapes = [x.array.shape for x in parts]
+            raise ShapeError(f"take: {shapes} for {rows} indices; expected one row for each")
+        return _cut(dataset, batches, parts, before)
+
+    return finished
 
 
-def _cut(whole: Sequence[Tensor], cuts: Sequence[int]) -> list[list[Tensor]]:
-    if any(x.array.shape[:1] != (cuts[-1],) for x in whole):
-        shapes = [x.array.shape for x in whole]
-        raise ShapeError(f"take: {shapes} for {cuts[-1]} indices; expected one row for each")
-    return [
-        [new_tensor(x.array[start:stop]) for x in whole]  # disjoint: each has its own version
-        for start, stop in pairwise(cuts)
-    ]
+def _cut(
+    dataset: Any, batches: Sequence[Sequence[Any]], parts: Sequence[Tensor], before: int
+) -> Iterator[list[Tensor]]:
+    start = 0
+    for indices in batches:
+        stop = start + len(indices)
+        if _changes(dataset) != before:
+            yield take(dataset, indices)
+        else:
+            yield [new_tensor(x.array[start:stop]) for x in parts]  # each has its own version
+        start = stop
+
+
+def _changes(dataset: Any) -> int:
+    return dataset.changes() if has_begin(dataset) else 0
 
 
 def random_split(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
@@ -100,8 +100,11 @@ class Maker:
                 plan.worker_init_fn(number)
             self.samples = iter(dataset) if plan.iterable else iter(())
 
-    def begin(self, task: Task) -> Callable[[], list[Any] | Ended]:
-        """Begin a task where the dataset can; what gives the result, as of `make`."""
+    def begin(self, task: Task) -> Callable[[], Iterable[Any] | Ended]:
+        """Begin a task where the dataset can; what gives the result, as of `make`.
+
+        It may cut batches out of what was made when they are asked for.
+        """
         if len(task) > 1:
             return begin_several(self.dataset, [indices for _, indices in task])
         if self.plan.begins:
@@ -111,7 +114,8 @@ class Maker:
 
     def make(self, task: Task) -> list[Any] | Ended:
         """The batches of a task, None for one to be skipped; `Ended` when there are no more."""
-        return self.begin(task)()
+        result = self.begin(task)()
+        return result if isinstance(result, Ended) else list(result)
 
     def _make_one(self, number: int, content: Any) -> list[Any] | Ended:
         if self.plan.iterable:

@@ -59,6 +59,7 @@ class DataLoader:
     * pin_memory changes nothing: all memory is the CPU's.
     * Rows of tensors (TensorDataset, and Subset of one) are copied by the kernels' threads while
       these have nothing else to do, before they are asked for; threads are not started for them.
+      A change in place of the tensors is seen by the batches after it.
     * persistent_workers=True is refused: workers are started for each epoch.
 
     With an IterableDataset each worker iterates a copy of its own: see `get_worker_info`.
@@ -357,7 +358,7 @@ class _Rounds:
             self.under_way.append(self.turn[0])
             self.turn.rotate(-1)
 
-    def receive(self, number: int) -> list[Any]:
+    def receive(self, number: int) -> Iterable[Any]:
         """The batches of the oldest task.
 
         Raises what a worker raised, with its name and the batch's number.
@@ -377,7 +378,7 @@ class _Rounds:
             return []
         if self.grows:
             self.size, self.grows = _task_size(result[0]), False
-        batches: list[Any] = result
+        batches: Iterable[Any] = result
         return batches
 
 
