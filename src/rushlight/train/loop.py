@@ -90,7 +90,7 @@ def train(
 
 
 def _check(run: Run, callbacks: Sequence[Any]) -> None:
-    """Raise ConfigError for parts that are not what they must be."""
+    """Raise ConfigError for parts that are not what they must be; note what is not trained."""
     parts: list[tuple[str, Any, type]] = [("optimizer", run.optimizer, Optimizer)]
     parts += [("schedule", run.schedule, LRScheduler), ("ema", run.ema, EMA)]
     parts += [("callbacks", callback, Callback) for callback in callbacks]
@@ -99,9 +99,10 @@ def _check(run: Run, callbacks: Sequence[Any]) -> None:
             raise ConfigError(f"train: {name}: expected {kind.__name__}, got {part!r:.80}")
     if isinstance(run.schedule, ReduceLROnPlateau):
         raise ConfigError("train: ReduceLROnPlateau wants a metric; step it in a callback")
-    own = {id(p) for p in run.model.parameters()}
+    own = list(run.model.parameters())
     trained = {id(p) for group in run.optimizer.param_groups for p in group["params"]}
-    if own and own.isdisjoint(trained):
+    run.untrained = [p for p in own if id(p) not in trained]
+    if own and len(run.untrained) == len(own):
         raise ConfigError("train: the optimizer has none of the model's parameters")
 
 
@@ -175,8 +176,9 @@ def _evaluated(run: Run, held_out: Iterable[Any] | None, interruption: Interrupt
 def _step(run: Run) -> None:
     """One update of the parameters."""
     started = time.perf_counter()
-    run.model.zero_grad()
     run.optimizer.zero_grad()
+    for p in run.untrained:
+        p.grad = None
     losses, counts = [], []
     for _ in range(run.options.accumulate):
         asked = time.perf_counter()

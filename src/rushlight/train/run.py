@@ -13,6 +13,7 @@ from rushlight.errors import ConfigError
 from rushlight.nn import Module
 from rushlight.optim import EMA, Optimizer
 from rushlight.optim.lr_scheduler import LRScheduler
+from rushlight.tensor import Tensor
 from rushlight.train.batches import Batches
 from rushlight.train.loss import Loss
 
@@ -64,6 +65,7 @@ class Run:
         self.optimizer: Optimizer
         self.schedule: LRScheduler | None = None
         self.ema: EMA | None = None
+        self.untrained: list[Tensor] = []  # the model's parameters that the optimizer does not have
         self.total_steps = 0
         self.step = 0  # the last one done
         self.reported = 0  # the last step that was evaluated, if due, and told to the callbacks
