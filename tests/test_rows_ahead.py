@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import rushlight as rl
+from loader_data import Noisy
 from rushlight.data import (
     BatchSampler,
     DataLoader,
@@ -147,14 +148,93 @@ def test_changes_in_place_are_seen_by_the_next_batch(part, size):
     assert (next(again)[0] == -1).all()
 
 
-def test_an_error_comes_in_its_turn():
-    data = numbered(100, 10)
-    loader = DataLoader(data, batch_sampler=[[i] for i in range(40)] + [[100]])
+@pytest.mark.parametrize("make", [lambda d: d, lambda d: Subset(d, [*range(40), 100, 3])])
+def test_an_error_comes_in_its_turn(make):
+    data = make(numbered(100, 10))
+    order = {} if isinstance(data, Subset) else {"sampler": [*range(40), 100]}
     seen = []
     with pytest.raises(IndexError, match="100") as caught:
-        seen.extend(i for batch in loader for i in check(batch))
-    assert seen == list(range(33))  # one, and a task of 32; the second is made as one
-    assert "in batch 33 of the epoch" in caught.value.__notes__
+        seen.extend(i for batch in DataLoader(data, 1, **order) for i in check(batch))
+    assert seen == list(range(40))
+    assert caught.value.__notes__ == ["in batch 40 of the epoch"]
+
+
+def test_samplers_of_the_users_are_read_when_their_batch_is_made():
+    class Adaptive:
+        chosen = 0
+
+        def __iter__(self):
+            while True:
+                yield self.chosen
+
+    sampler, seen = Adaptive(), []
+    for x, y in DataLoader(numbered(100, 3), 1, sampler=sampler):
+        seen += check((x, y))
+        sampler.chosen = len(seen)
+        if len(seen) == 70:
+            break
+    assert seen == list(range(70))
+
+
+def test_the_dataset_may_get_other_tensors():
+    data = TensorDataset(rl.zeros(300, 2))
+    for number, (x,) in enumerate(DataLoader(data, 3)):
+        assert (x == number).all()
+        data.tensors = (rl.full((300, 2), number + 1.0),)
+
+
+def test_gradients_that_are_wanted_later():
+    x = rl.zeros(300, 2, requires_grad=True)
+    loader = iter(DataLoader(TensorDataset(x), 3))
+    with rl.no_grad():
+        assert not next(loader)[0].requires_grad
+    assert next(loader)[0].requires_grad
+    plain = rl.zeros(300, 2)
+    batches = iter(DataLoader(TensorDataset(plain), 3))
+    assert [next(batches)[0].requires_grad for _ in range(5)] == [False] * 5
+    plain.requires_grad_()
+    assert next(batches)[0].requires_grad
+
+
+class Mine(Subset):
+    """A subclass that changes nothing."""
+
+
+class Fetched(TensorDataset):
+    def __getitems__(self, indices):
+        return [("fetched", i) for i in indices]
+
+
+def test_subclasses_make_their_batches_as_they_say():
+    noisy = Noisy(60)
+    kinds = ({}, {"num_workers": 2}, {"num_workers": 2, "multiprocessing_context": "fork"})
+    results = []
+    for kind in (Subset, Mine):
+        for options in kinds:
+            rl.manual_seed(4)
+            loader = DataLoader(kind(noisy, range(60)), 3, **options)
+            results.append([b["noise"].tolist() for b in loader])
+    assert all(r == results[0] for r in results)
+    assert sorted(i for b in DataLoader(Mine(numbered(9, 2), range(9)), 2) for i in check(b)) == [
+        *range(9)
+    ]
+    for data in (Fetched(rl.zeros(4, 2)), Subset(Fetched(rl.zeros(4, 2)), range(4))):
+        assert [b[1].tolist() for b in DataLoader(data, 2)] == [[0, 1], [2, 3]]
+
+
+def test_indices_that_are_no_numbers():
+    data = numbered(10, 4)
+    for wrong in ([0.5, 1.7], ["0", "1"]):
+        with pytest.raises((IndexError, TypeError)):
+            next(iter(DataLoader(Subset(data, wrong), 2)))
+        with pytest.raises((IndexError, TypeError)):
+            next(iter(DataLoader(data, 2, sampler=wrong)))
+    nested = next(iter(DataLoader(Subset(data, [[0, 1], [2, 3]]), 2)))
+    assert nested[1].tolist() == [[0, 1], [2, 3]]
+    for several in ({3, 4}, {3: 0, 4: 0}, np.array([3, 4]), rl.tensor([3, 4])):
+        assert check(next(iter(DataLoader(data, batch_sampler=[several])))) == [3, 4]
+    for order in (np.array([4, 2, 0]), rl.tensor([4, 2, 0])):
+        assert [check(b) for b in DataLoader(data, 2, sampler=order)] == [[4, 2], [0]]
 
 
 def test_threads_are_for_datasets_that_need_them():

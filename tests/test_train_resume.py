@@ -91,6 +91,41 @@ def test_iterables_that_draw_their_order(tmp_path, when):
     assert whole == parts
 
 
+ORDERS = {
+    "random": lambda n: random.sample(range(n), n),
+    "numpy": lambda n: np.random.permutation(n).tolist(),
+    "rushlight": lambda n: rl.randperm(n).tolist(),
+}
+
+
+@pytest.mark.parametrize("draw", ORDERS)
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("when", [3, 10, 13])
+def test_samplers_that_draw_their_order(tmp_path, when, workers, draw):
+    class Order:
+        def __iter__(self):
+            return iter(ORDERS[draw](20))
+
+        def __len__(self):
+            return 20
+
+    class Draws(Callback):
+        def step(self, run):
+            random.random()
+            np.random.rand()
+
+    def loader():
+        random.seed(1)  # when the run is resumed, it is the checkpoint that counts
+        np.random.seed(1)
+        return DataLoader(
+            TensorDataset(*pairs(*range(20))), 2, sampler=Order(), num_workers=workers
+        )
+
+    options = {"callbacks": lambda made: [Draws()]}
+    whole, parts = whole_and_resumed(tmp_path, loader, when, **options)
+    assert whole == parts
+
+
 @pytest.mark.parametrize("count", [float("nan"), -1, float("inf")])
 def test_a_count_is_a_count(count):
     with pytest.raises(ConfigError, match="no such number"):

@@ -7,7 +7,6 @@ loads Rushlight when it runs. Exit codes: 0, 1 for failures, 2 for usage, 130 af
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from rushlight_cli.config import UsageError, nearest
+from rushlight_cli.output import prepare
 
 COMMANDS = {
     "train": "train a language model on text",
@@ -33,8 +33,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show all of Unicode
-        sys.stdout.reconfigure(errors="replace")
+    prepare()
     parser = _Parser(
         prog="rushlight",
         description="Neural networks on the machine you already have.",

@@ -8,11 +8,11 @@ The text appears as it is drawn. The same seed gives the same text.
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from rushlight_cli import output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,15 +97,4 @@ def write(
         yield from map(decoder.feed, tokens)
         yield decoder.flush() + "\n"
 
-    _write(pieces())
-
-
-def _write(pieces: Iterable[str]) -> None:
-    """Write each piece at once, until there is no more or nobody reads on (as with `| head`)."""
-    try:
-        for piece in pieces:
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes once more at exit: let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    output.write(pieces())

@@ -70,6 +70,27 @@ def configure(folder: Path, given: dict[str, Any], resume: bool) -> tuple[Config
     Raises: UsageError when files would be overwritten, or a run resumed with other settings.
     """
     config = make(given, "command line")
+    started, known = _found(folder, bool(given), resume)
+    if not (started or known):
+        return config, False
+    recorded = _recorded(folder / CONFIG)
+    if not started:
+        return config if given or not resume else recorded, False
+    for name, value in given.items():
+        before = getattr(recorded, name)
+        if getattr(config, name) != before:
+            raise UsageError(
+                f"--resume: {name} was {before!r} when {folder} began, and is {value!r} now; "
+                "leave it out, or begin another run with --out"
+            )
+    return recorded, True
+
+
+def _found(folder: Path, given: bool, resume: bool) -> tuple[bool, bool]:
+    """Whether the folder has a checkpoint, and whether a configuration.
+
+    Raises: UsageError when that is not what a command wants that says to resume or does not.
+    """
     if folder.is_file():
         raise UsageError(f"--out {folder} is a file; choose a folder")
     started, known = (folder / CHECKPOINT).exists(), (folder / CONFIG).exists()
@@ -83,19 +104,7 @@ def configure(folder: Path, given: dict[str, Any], resume: bool) -> tuple[Config
         raise UsageError(f"{folder} holds other files and no run: choose another --out")
     if resume and not given and not (started or known):
         raise UsageError(f"--resume: there is no run in {folder}, and no text or setting to begin")
-    if not resume or not (started or known):
-        return config, False
-    recorded = _recorded(folder / CONFIG)
-    if not started:
-        return config if given else recorded, False
-    for name, value in given.items():
-        before = getattr(recorded, name)
-        if getattr(config, name) != before:
-            raise UsageError(
-                f"--resume: {name} was {before!r} when {folder} began, and is {value!r} now; "
-                "leave it out, or begin another run with --out"
-            )
-    return recorded, True
+    return started, known
 
 
 def _recorded(path: Path) -> Config:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import shlex
+import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rushlight_cli.config import Config, UsageError, table, to_toml
+from rushlight_cli.output import tell
 from rushlight_cli.settings import CHECKPOINT, CONFIG, configure, default_folder, given_settings
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 def _run(
     folder: Path, config: Config, corpus: Corpus, resumed: bool, options: argparse.Namespace
 ) -> int:
-    say = (lambda *_: None) if options.quiet else print
+    say = (lambda _: None) if options.quiet else tell
     _seed(config.seed)
     model = _model(config, corpus.tokenizer.vocabulary)
     for line in _introduction(config, corpus, model):
@@ -86,15 +88,17 @@ def _begun(folder: Path, config: Config, resumed: bool) -> Iterator[Corpus]:
     """The tokens in the run folder, which belongs to this process for so long.
 
     A new run's configuration comes first, so that it is known for a run if it is killed here.
-    A run that ends before its first checkpoint leaves none of its files behind.
+    A run that ends before its first checkpoint leaves the folder as it found it.
     Raises: FormatError for text that is none or too short; UsageError when another process has the
     folder.
     """
     from rushlight.io import write_atomic
-    from rushlight.text.corpus import DESCRIPTION, TOKENS, read_corpus, write_corpus
+    from rushlight.text.corpus import read_corpus, write_corpus
 
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
+    before = {path.name for path in folder.iterdir()}
+    recorded = (folder / CONFIG).read_bytes() if CONFIG in before else None
     with _owned(folder / LOCK):
         if resumed:
             yield read_corpus(folder)
@@ -106,12 +110,19 @@ def _begun(folder: Path, config: Config, resumed: bool) -> Iterator[Corpus]:
             yield corpus
         except BaseException:
             if not (folder / CHECKPOINT).exists():
-                for name in (DESCRIPTION, TOKENS, CONFIG, LOCK):
-                    (folder / name).unlink(missing_ok=True)
-                with suppress(OSError):  # of a folder that has other files
-                    if new:
-                        folder.rmdir()
+                _restore(folder, before, recorded)
+                if new:
+                    folder.rmdir()
             raise
+
+
+def _restore(folder: Path, before: set[str], recorded: bytes | None) -> None:
+    """Take out of a run folder what was not there before, and bring its configuration back."""
+    for path in folder.iterdir():
+        if path.name not in before:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if recorded is not None and (folder / CONFIG).read_bytes() != recorded:
+        (folder / CONFIG).write_bytes(recorded)
 
 
 @contextmanager
@@ -202,7 +213,7 @@ def _train(
     if not options.quiet:
         go_on = f"rushlight train --resume --out {shlex.quote(str(folder))}"
         peak = measure_peak()
-        print(f"machine  {_machine()}, {peak / 1e9:.0f} GFLOP/s in matrix products")
+        tell(f"machine  {_machine()}, {peak / 1e9:.0f} GFLOP/s in matrix products")
         callbacks.append(t.Progress("tokens", model.flops_per_token(), peak, go_on=go_on))
     return t.train(
         model,
@@ -260,5 +271,5 @@ def _conclusion(folder: Path, result: Run) -> str:
 def _write_sample(folder: Path, config: Config) -> None:
     from rushlight_cli import sample
 
-    print(f"sample   more with: rushlight sample {shlex.quote(str(folder))}\n")
+    tell(f"sample   more with: rushlight sample {shlex.quote(str(folder))}\n")
     sample.write(folder, length=400, seed=config.seed)

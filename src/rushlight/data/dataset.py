@@ -6,7 +6,8 @@ import math
 import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from contextlib import suppress
+from itertools import accumulate, pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from rushlight.autograd import new_tensor, total_versions
 from rushlight.creation import randperm
 from rushlight.data.collate import default_collate
 from rushlight.errors import ShapeError
-from rushlight.kernels import begin_rows
+from rushlight.kernels import Array, begin_rows, rows
 from rushlight.random import Generator
 from rushlight.tensor import Tensor
 
@@ -26,8 +27,8 @@ class Dataset(Generic[T_co]):
     """A map from an index to a sample: subclasses define `__getitem__`, and mostly `__len__`.
 
     They may define `take(indices)` too, the batch of several samples at once, equal to
-    `default_collate([self[i] for i in indices])`; a loader without a collate_fn prefers it, and may
-    take several small batches at once. It must not draw random numbers.
+    `default_collate([self[i] for i in indices])`; a loader without a collate_fn prefers it, and in
+    an order of its own making takes several small batches at once. It must not draw random numbers.
     """
 
     def __getitem__(self, index: Any) -> T_co:
@@ -68,30 +69,14 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
     def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
         return tuple(x[index] for x in self.tensors)
 
-    def take(self, indices: Sequence[int]) -> list[Tensor]:
+    def take(self, indices: Sequence[Any]) -> Any:
         """The batch of these samples."""
-        return self.begin_take(indices)()
-
-    def begin_take(self, indices: Sequence[int]) -> Callable[[], list[Tensor]]:
-        """What gives the batch of these samples; until it is called idle threads copy them."""
-        index = np.array(indices, np.int64)
-        if any(x.needs_grad for x in self.tensors):
-            return lambda: [x[index] for x in self.tensors]
-        before = self.changes()
-        begun = [begin_rows(x.array, index) for x in self.tensors]
-
-        def finished() -> list[Tensor]:
-            for _, finish in begun:
-                finish()
-            if self.changes() != before:
-                return self.begin_take(indices)()
-            return [new_tensor(rows) for rows, _ in begun]
-
-        return finished
-
-    def changes(self) -> int:
-        """How often the tensors were changed in place: rows copied before a change are not used."""
-        return total_versions(self.tensors)
+        index = whole_numbers(indices)
+        if index is None:  # slices, lists, what is no index
+            return default_collate([self[i] for i in indices])
+        return [
+            x[index] if x.needs_grad else new_tensor(rows(x.array, index)) for x in self.tensors
+        ]
 
     def __len__(self) -> int:
         return len(self.tensors[0])
@@ -109,16 +94,7 @@ class Subset(Dataset[T_co]):
 
     def take(self, indices: Sequence[int]) -> Any:
         """The batch of these samples."""
-        return self.begin_take(indices)()
-
-    def begin_take(self, indices: Sequence[int]) -> Callable[[], Any]:
-        """What gives the batch of these samples."""
-        numbers = indices.tolist() if isinstance(indices, np.ndarray) else indices
-        return begin(self.dataset, [self.indices[i] for i in numbers])
-
-    def changes(self) -> int:
-        """Of the dataset."""
-        return _changes(self.dataset)
+        return take(self.dataset, [self.indices[i] for i in indices])
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -172,23 +148,17 @@ def has_take(dataset: Any) -> bool:
     A subclass that overrides `__getitem__` alone does not: the `take` that it inherits would pass
     its samples by.
     """
-    return _defines(dataset, "take")
-
-
-def has_begin(dataset: Any) -> bool:
-    """Whether a dataset has its batches made by idle threads of the kernels."""
-    return _defines(dataset, "begin_take")
-
-
-def _defines(dataset: Any, name: str) -> bool:
-    if type(dataset) is Subset:
-        return _defines(dataset.dataset, name)
     for kind in type(dataset).__mro__ if isinstance(dataset, Dataset) else ():
-        if name in kind.__dict__:
+        if kind is Subset:
+            return has_take(dataset.dataset)
+        if "take" in kind.__dict__:
             return True
-        if "__getitem__" in kind.__dict__ or "take" in kind.__dict__:
+        if not _SAMPLES.isdisjoint(kind.__dict__):
             return False
     return False
+
+
+_SAMPLES = {"__getitem__", "__getitems__"}
 
 
 def samples(dataset: Any, indices: Sequence[Any]) -> list[Any]:
@@ -196,6 +166,8 @@ def samples(dataset: Any, indices: Sequence[Any]) -> list[Any]:
     if hasattr(dataset, "__getitems__"):
         found: list[Any] = dataset.__getitems__(indices)
         return found
+    if isinstance(dataset, Subset) and _inherits(dataset, Subset):
+        return samples(dataset.dataset, [dataset.indices[i] for i in indices])
     return [dataset[i] for i in indices]
 
 
@@ -206,50 +178,79 @@ def take(dataset: Any, indices: Sequence[Any]) -> Any:
     return default_collate(samples(dataset, indices))
 
 
-def begin(dataset: Any, indices: Sequence[Any]) -> Callable[[], Any]:
-    """What gives the batch of these samples, which is begun where the dataset can."""
-    if has_begin(dataset):
-        begun: Callable[[], Any] = dataset.begin_take(indices)
-        return begun
-    return lambda: take(dataset, indices)
+def whole_numbers(indices: Any) -> Array | None:
+    """Indices as an array (N,) of int64; None when they are none, or anything else."""
+    try:
+        array = np.array(indices if isinstance(indices, Sequence | np.ndarray) else list(indices))
+    except (TypeError, ValueError):
+        return None
+    fits = array.ndim == 1 and array.dtype.kind in "iu" and array.dtype != np.uint64
+    return array.astype(np.int64) if fits else None
 
 
-def begin_several(
-    dataset: Any, batches: Sequence[Sequence[Any]]
-) -> Callable[[], Iterator[list[Tensor]]]:
-    """What gives several batches of tensors, made as one and cut apart."""
-    indices: Any
-    if isinstance(batches[0], np.ndarray):
-        indices = np.concatenate(batches)
-    else:
-        indices = [i for batch in batches for i in batch]
-    before, whole = _changes(dataset), begin(dataset, indices)
+def take_several(dataset: Any, batches: Sequence[Sequence[Any]]) -> list[list[Tensor]]:
+    """Several batches of tensors made by one `take`, cut apart."""
+    whole, count = dataset.take([i for indices in batches for i in indices]), sum(map(len, batches))
+    if any(x.array.shape[:1] != (count,) for x in whole):
+        shapes = [x.array.shape for x in whole]
+        raise ShapeError(f"take: {shapes} for {count} indices; expected one row for each")
+    cuts = accumulate(map(len, batches), initial=0)
+    return [
+        [new_tensor(x.array[start:stop]) for x in whole]  # disjoint: each has its own version
+        for start, stop in pairwise(cuts)
+    ]
 
-    def finished() -> Iterator[list[Tensor]]:
-        parts, rows = whole(), sum(map(len, batches))
-        if any(x.array.shape[:1] != (rows,) for x in parts):
-            shapes = [x.array.shape for x in parts]
-            raise ShapeError(f"take: {shapes} for {rows} indices; expected one row for each")
-        return _cut(dataset, batches, parts, before)
+
+# ---- rows of tensors, begun before they are asked for ----
+
+
+def tensors_behind(dataset: Any) -> TensorDataset | None:
+    """The TensorDataset whose rows a dataset's samples are, through Subsets; None for others."""
+    while isinstance(dataset, Subset) and _inherits(dataset, Subset):
+        dataset = dataset.dataset
+    known = isinstance(dataset, TensorDataset) and _inherits(dataset, TensorDataset)
+    return dataset if known else None
+
+
+def _inherits(dataset: Any, kind: type) -> bool:
+    """Whether samples and batches are made as by this class."""
+    own = type(dataset).__mro__
+    made = {*_SAMPLES, "take"}
+    return all(made.isdisjoint(c.__dict__) for c in own[: own.index(kind)])
+
+
+def begin_rows_of(dataset: Any, batches: Sequence[Array]) -> Callable[[], Iterator[Any]]:
+    """What gives batches of `tensors_behind`; until then idle threads copy their rows as one.
+
+    A batch is cut out when it is asked for; where a tensor has been changed since, it is read
+    again.
+    """
+    base, indices = tensors_behind(dataset), np.concatenate(batches).tolist()
+    assert base is not None
+    tensors, before, part = base.tensors, _state(base), dataset
+    while part is not base:
+        indices, part = [part.indices[i] for i in indices], part.dataset
+    index, begun = whole_numbers(indices), []
+    if index is not None and not any(x.needs_grad for x in tensors):
+        with suppress(IndexError):  # which the batch that has it will raise
+            begun = [begin_rows(x.array, index) for x in tensors]
+
+    def finished() -> Iterator[Any]:
+        for _, finish in begun:
+            finish()
+        cuts = accumulate(map(len, batches), initial=0)
+        for batch, (start, stop) in zip(batches, pairwise(cuts), strict=True):
+            if begun and base.tensors is tensors and _state(base) == before:
+                yield [new_tensor(whole[start:stop]) for whole, _ in begun]
+            else:
+                yield take(dataset, batch.tolist())
 
     return finished
 
 
-def _cut(
-    dataset: Any, batches: Sequence[Sequence[Any]], parts: Sequence[Tensor], before: int
-) -> Iterator[list[Tensor]]:
-    start = 0
-    for indices in batches:
-        stop = start + len(indices)
-        if _changes(dataset) != before:
-            yield take(dataset, indices)
-        else:
-            yield [new_tensor(x.array[start:stop]) for x in parts]  # each has its own version
-        start = stop
-
-
-def _changes(dataset: Any) -> int:
-    return dataset.changes() if has_begin(dataset) else 0
+def _state(dataset: TensorDataset) -> tuple[int, list[bool]]:
+    """Another one when a row read now may not be one that was read before."""
+    return total_versions(dataset.tensors), [x.needs_grad for x in dataset.tensors]
 
 
 def random_split(

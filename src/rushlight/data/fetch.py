@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rushlight.data.collate import default_collate, default_convert
-from rushlight.data.dataset import begin, begin_several, has_begin, samples, take
+from rushlight.data.dataset import begin_rows_of, samples, take, take_several
 from rushlight.random import Generator, LazyGenerator, mix, stream
 
 # For each batch its number, and its indices or, of an iterable dataset, whether to skip it.
@@ -68,17 +68,12 @@ class Plan:
     worker_init_fn: Callable[[int], Any] | None
     num_workers: int
     seed: int
+    begins: bool = False  # whether batches are rows of tensors, copied by the kernels' threads
     seed_globals: bool = False  # whether `random` and `numpy.random` belong to this worker alone
 
     def worker_seed(self, number: int) -> int:
         """The seed of a worker in this epoch."""
         return mix(self.seed, WORKER, number)
-
-    @property
-    def begins(self) -> bool:
-        """Whether batches are made by idle threads of the kernels, needing no worker."""
-        plain = self.collate_fn is None and not self.single and not self.iterable
-        return plain and has_begin(self.dataset)
 
     def own_dataset(self) -> Any:
         """The dataset, or a worker's own copy of one that is iterated."""
@@ -105,11 +100,10 @@ class Maker:
 
         It may cut batches out of what was made when they are asked for.
         """
-        if len(task) > 1:
-            return begin_several(self.dataset, [indices for _, indices in task])
         if self.plan.begins:
-            whole = begin(self.dataset, task[0][1])
-            return lambda: [whole()]
+            return begin_rows_of(self.dataset, [indices for _, indices in task])
+        if len(task) > 1:
+            return lambda: take_several(self.dataset, [indices for _, indices in task])
         return lambda: self._make_one(*task[0])
 
     def make(self, task: Task) -> list[Any] | Ended:

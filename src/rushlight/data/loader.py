@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rushlight.data.collate import default_collate, default_convert
-from rushlight.data.dataset import IterableDataset, has_take
+from rushlight.data.dataset import IterableDataset, has_take, tensors_behind
 from rushlight.data.fetch import SAMPLER, Ended, Plan, Task
 from rushlight.data.sampler import (
     BatchSampler,
@@ -57,9 +57,11 @@ class DataLoader:
       `numpy.random` are seeded so in processes only, because threads share them.
     * `state_dict` and `load_state_dict` continue in the middle of an epoch.
     * pin_memory changes nothing: all memory is the CPU's.
-    * Rows of tensors (TensorDataset, and Subset of one) are copied by the kernels' threads while
-      these have nothing else to do, before they are asked for; threads are not started for them.
-      A change in place of the tensors is seen by the batches after it.
+    * Rows of tensors (TensorDataset, and Subset of one) in one of the orders that this makes
+      itself are copied before they are asked for, by the kernels' threads while these have nothing
+      else to do; no worker is started for them. A change in place of the tensors is seen by the
+      batches after it, one made through a NumPy array that shares their memory up to 64 batches
+      later.
     * persistent_workers=True is refused: workers are started for each epoch.
 
     With an IterableDataset each worker iterates a copy of its own: see `get_worker_info`.
@@ -130,7 +132,7 @@ class DataLoader:
             # without a generator of its own it draws from the epoch's seed
             sampler = RandomSampler(self.dataset) if shuffle else SequentialSampler(self.dataset)
         if batch_sampler is None and batch_size is not None:  # checks batch_size and drop_last
-            batch_sampler = BatchSampler(sampler or (), batch_size, drop_last)
+            batch_sampler = BatchSampler(() if sampler is None else sampler, batch_size, drop_last)
         self.batch_size, self.drop_last = batch_size, drop_last
         self.sampler, self.batch_sampler = sampler, batch_sampler
         self._single = batch_sampler is None
@@ -149,28 +151,30 @@ class DataLoader:
         state, self._loaded = self._loaded, None
         if state is None or state["seed"] is None:
             seed = draw_seed(self.generator)
-            self._epoch = _Epoch(seed, [_words(g) for g in self._sampler_generators()])
+            epoch = _Epoch(seed, [_words(g) for g in self._sampler_generators()])
         else:
-            self._epoch = _Epoch(state["seed"], state["samplers"], state["batches"])
-        return _Iteration(self, self._epoch, self._run(self._epoch))
+            epoch = _Epoch(state["seed"], state["samplers"], state["batches"])
+        self._epoch = epoch
+        plain = self._collate_fn is None and not self._single and not self.iterable
+        together = plain and index_arrays(self.batch_sampler) is not None
+        plan = self._plan(epoch.seed, together and tensors_behind(self.dataset) is not None)
+        rounds = _Rounds(self._tasks(epoch, plan.begins), self.timeout or None)
+        rounds.grows = together and has_take(self.dataset)
+        return _Iteration(self, epoch, self._run(epoch, plan, rounds))
 
-    def _run(self, epoch: _Epoch) -> Iterator[Any]:
+    def _run(self, epoch: _Epoch, plan: Plan, rounds: _Rounds) -> Iterator[Any]:
         workers: list[Worker] = []
         skip = epoch.batches if self.iterable else 0
-        plan = self._plan(epoch.seed)
         alone = self._needs_no_worker(plan)
         try:
             for number in range(1 if alone else self.num_workers):
                 workers.append(Inline(plan) if alone else self._start(plan, number))
-            tasks = self._tasks(epoch, plan.begins)
-            rounds = _Rounds(workers, tasks, self._depth(alone), self.timeout or None)
-            rounds.grows = self._collate_fn is None and not self._single and has_take(self.dataset)
-            rounds.fill()
+            rounds.begin(workers, self._depth(alone))
             while rounds.under_way:
                 results = rounds.receive(epoch.batches - skip)
                 if not alone or plan.begins:
                     rounds.fill()  # before the batch is used, beside which the next is made
-                for result in results:
+                for result in _noted(results, epoch):
                     if skip > 0:
                         skip -= 1
                     else:
@@ -199,7 +203,7 @@ class DataLoader:
             return 1
         return 2 if self.prefetch_factor is None else self.prefetch_factor
 
-    def _plan(self, seed: int) -> Plan:
+    def _plan(self, seed: int, begins: bool) -> Plan:
         return Plan(
             dataset=self.dataset,
             iterable=self.iterable,
@@ -210,6 +214,7 @@ class DataLoader:
             worker_init_fn=self.worker_init_fn,
             num_workers=self.num_workers,
             seed=seed,
+            begins=begins,
         )
 
     def _start(self, plan: Plan, number: int) -> Worker:
@@ -230,7 +235,9 @@ class DataLoader:
             arrays = index_arrays(self.batch_sampler) if begins else None
             sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
             indices = iter(sampler) if arrays is None else arrays
-        numbered = islice(enumerate(indices), first, None)
+            numbered: Iterator[tuple[int, Any]] = islice(enumerate(indices), first, None)
+            if first:  # a sampler that shuffles does it now, from the streams that are there now
+                numbered = chain([*islice(numbered, 1)], numbered)
 
         def task(size: int) -> Task:
             with stream(generator):  # not the user's, whose draws are none of the sampler's
@@ -333,20 +340,20 @@ class _Rounds:
     the interpreter with it, takes longer than to copy a small batch together.
     """
 
-    def __init__(
-        self,
-        workers: list[Worker],
-        task: Callable[[int], Task],
-        depth: int,
-        timeout: float | None,
-    ) -> None:
-        self.turn = deque(workers)
-        self.under_way: deque[Worker] = deque()
+    def __init__(self, task: Callable[[int], Task], timeout: float | None) -> None:
         self.task = task
-        self.depth = depth  # tasks under way per worker
         self.timeout = timeout
+        self.turn: deque[Worker] = deque()
+        self.under_way: deque[Worker] = deque()
+        self.depth = 1  # tasks under way per worker
         self.grows = False  # whether tasks may hold more than a batch once its size is known
         self.size = 1  # batches to a task
+
+    def begin(self, workers: list[Worker], depth: int) -> None:
+        """Hand the first tasks to these workers, so many to each."""
+        self.turn.extend(workers)
+        self.depth = depth
+        self.fill()
 
     def fill(self) -> None:
         """Hand out tasks until every worker has enough or there are no more."""
@@ -364,7 +371,7 @@ class _Rounds:
         Raises what a worker raised, with its name and the batch's number.
         """
         worker = self.under_way.popleft()
-        where = f"in batch {number} of the epoch"
+        where = _place(number)
         try:
             result = worker.receive(self.timeout)
         except Exception as error:
@@ -377,9 +384,23 @@ class _Rounds:
                 self.turn.remove(worker)
             return []
         if self.grows:
+            result = list(result)
             self.size, self.grows = _task_size(result[0]), False
         batches: Iterable[Any] = result
         return batches
+
+
+def _place(number: int) -> str:
+    return f"in batch {number} of the epoch"
+
+
+def _noted(batches: Iterable[Any], epoch: _Epoch) -> Iterator[Any]:
+    """The same; errors of one that is made now say which it was."""
+    try:
+        yield from batches
+    except Exception as error:
+        error.add_note(_place(epoch.batches))
+        raise
 
 
 def _task_size(batch: Any) -> int:

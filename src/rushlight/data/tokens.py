@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import operator
 import os
 import zlib
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rushlight.data.dataset import Dataset
+from rushlight.data.dataset import Dataset, whole_numbers
 from rushlight.errors import DtypeError, FormatError
 from rushlight.kernels import Array
 from rushlight.tensor import Tensor
@@ -138,6 +139,7 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
     """
 
     def __init__(self, tokens: Any, context: int, stride: int = 1) -> None:
+        context, stride = operator.index(context), operator.index(stride)
         if context < 1 or stride < 1:
             raise ValueError(f"Windows: context {context} and stride {stride} must be positive")
         if not isinstance(tokens, TokenFile):
@@ -164,7 +166,9 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
 
     def take(self, indices: Sequence[int]) -> list[Tensor]:
         """The batch of these windows: two (B, T) int64."""
-        chosen = np.asarray(indices, np.int64)
+        chosen = whole_numbers(indices)
+        if chosen is None:
+            raise IndexError(f"Windows: {indices!r:.80} are no whole numbers")
         if chosen.size and not (-len(self) <= chosen.min() and chosen.max() < len(self)):
             raise IndexError(
                 f"Windows: index {chosen.min()} or {chosen.max()} of {len(self)} windows"

@@ -11,8 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from rushlight.data.fetch import Maker, Plan, Task, WorkerInfo, set_worker_info
 
@@ -67,11 +66,8 @@ class Inline:
         self._begun: list[Callable[[], Any]] = []
 
     def send(self, task: Task) -> None:
-        """Begin a task for `receive`, which raises what goes wrong."""
-        try:
-            self._begun.append(self._maker.begin(task))
-        except Exception as error:
-            self._begun.append(partial(_fail, error))
+        """Begin a task for `receive`."""
+        self._begun.append(self._maker.begin(task))
 
     def receive(self, timeout: float | None) -> Any:
         """The result of the oldest task."""
@@ -82,10 +78,6 @@ class Inline:
 
     def join(self, deadline: float) -> None:
         """Nothing to wait for."""
-
-
-def _fail(error: Exception) -> NoReturn:
-    raise error
 
 
 class Inbox:

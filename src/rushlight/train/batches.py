@@ -13,8 +13,8 @@ class Batches:
     """The batches of an iterable, from the start again when they run out.
 
     What is saved of its place is the state of the pass where that has `state_dict`, as those of a
-    DataLoader do. Other iterables are iterated up to the place again, from the random numbers that
-    were there when the pass began.
+    DataLoader do. Other iterables are iterated up to the place again. Both from the random numbers
+    that were there when the pass began, which samplers may draw an order from.
     """
 
     def __init__(self, source: Iterable[Any]) -> None:
@@ -28,7 +28,7 @@ class Batches:
         """The next batch.  Raises: ConfigError when a pass has none."""
         for _ in range(2):
             if self._pass is None:
-                self._random = None if self._keeps_place() else random_states()
+                self._random = random_states()
                 self._pass = iter(self.source)
             batch = next(self._pass, _END)
             if batch is not _END:
@@ -68,14 +68,16 @@ class Batches:
         self.close()
         if state["place"] and self._keeps_place() != (state["pass"] is not None):
             raise ValueError(f"the batches were of another kind than {type(self.source).__name__}")
-        if state["pass"] is not None:
-            self.source.load_state_dict(state["pass"])  # type: ignore[attr-defined]
-        elif state["place"]:
+        if state["place"]:
+            now = random_states()
             set_random_states(state["random"])
             self._random = state["random"]
+            if state["pass"] is not None:
+                self.source.load_state_dict(state["pass"])  # type: ignore[attr-defined]
             self._pass = iter(self.source)
-            for _ in range(state["place"]):
+            for _ in range(0 if state["pass"] is not None else state["place"]):
                 next(self._pass, None)
+            set_random_states(now)
         self.count, self._place = state["count"], state["place"]
 
 

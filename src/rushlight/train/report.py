@@ -115,8 +115,8 @@ class Progress(Callback):
         self.unit, self.flops, self.peak, self.every = unit, flops, peak, every
         self.go_on = go_on
         self.out = out or sys.stdout
-        self.live = self.out.isatty()
-        self.silent = False
+        self.silent = self.out is None  # a process without standard output
+        self.live = not self.silent and self.out.isatty()
         self.shown = 0.0
         self.width = 0
 
@@ -166,7 +166,7 @@ class Progress(Callback):
         try:
             self.out.write(start + line.ljust(self.width) + ("\n" if kept else ""))
             self.out.flush()
-        except BrokenPipeError:  # nobody reads on, which is no reason to stop
+        except OSError:  # nobody reads on, or the disk is full: no reason to stop
             self.silent = True
         self.width = 0 if kept else len(line)
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rushlight.errors import ConfigError
 from rushlight.nn import Module
 from rushlight.optim import EMA, Optimizer
@@ -37,13 +39,27 @@ class Options:
         smallest = {"steps": 0, "accumulate": 1, "eval_every": 0, "save_every": 0, "log_every": 1}
         for name, least in smallest.items():
             value = getattr(self, name)
-            fits = type(value) is int and value >= least
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            fits = whole and value >= least
             if not fits and (name != "steps" or value is not None):
                 raise ConfigError(f"{name} must be a whole number from {least} on, got {value!r}")
         if not isinstance(self.clip_norm, int | float) or not self.clip_norm >= 0:
             raise ConfigError(f"clip_norm must be a number from 0 on, got {self.clip_norm!r}")
         if self.resume and self.folder is None:
             raise ConfigError("resume needs the folder of the run")
+        for name, value in self.settings.items():  # they are compared when the run goes on
+            if not _plain(value):
+                raise ConfigError(f"settings: {name} must be numbers, text or lists: {value!r:.80}")
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    return (
+        value is None
+        or isinstance(value, int | str)
+        or (isinstance(value, float) and value == value)
+    )
 
 
 def make_options(options: Mapping[str, Any]) -> Options:
