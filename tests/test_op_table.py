@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import op_table_vision  # noqa: F401 - adds its rows
 import rushlight as rl
 import rushlight.nn.functional as F
 from op_table import ROWS

@@ -4,6 +4,14 @@ from rushlight.nn import functional, init, utils
 from rushlight.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Tanh
 from rushlight.nn.batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from rushlight.nn.container import ModuleDict, ModuleList, Sequential
+from rushlight.nn.conv import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)
 from rushlight.nn.layers import (
     Dropout,
     Embedding,

@@ -2,6 +2,12 @@
 
 from rushlight.ops import (
     batch_norm,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
     cross_entropy,
     dropout,
     embedding,
@@ -24,6 +30,12 @@ from rushlight.ops import (
 
 __all__ = [
     "batch_norm",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "cross_entropy",
     "dropout",
     "embedding",

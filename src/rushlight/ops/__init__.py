@@ -2,6 +2,14 @@
 
 from rushlight.ops.attention import scaled_dot_product_attention
 from rushlight.ops.batch_norm import batch_norm
+from rushlight.ops.conv import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
 from rushlight.ops.convert import as_tensor
 from rushlight.ops.dropout import dropout
 from rushlight.ops.elementwise import (

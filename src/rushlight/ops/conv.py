@@ -1,0 +1,351 @@
+"""Convolution in one, two or three spatial axes, and its transpose.
+
+Three operations are each other's derivatives, however often: the convolution y = w * x, the
+gradient of its input and that of its weight. The transposed convolution is the second.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rushlight import kernels
+from rushlight.autograd import record
+from rushlight.errors import DtypeError, ShapeError
+from rushlight.kernels import Array, K, Shape
+from rushlight.ops.convert import TensorLike, as_tensor, is_real
+from rushlight.ops.elementwise import add, expand_to
+from rushlight.ops.shape import reshape, squeeze, unsqueeze
+
+if TYPE_CHECKING:
+    from rushlight.tensor import Tensor
+
+Size = int | Sequence[int]
+
+
+class Geometry(NamedTuple):
+    """How windows lie: per spatial axis stride, padding before the first element, dilation."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @property
+    def array(self) -> Array:
+        """(3, 3), as the kernels want it."""
+        return _geometry_array(self.stride, self.padding, self.dilation)
+
+
+@functools.cache
+def _geometry_array(*rows: tuple[int, ...]) -> Array:
+    fillers = (1, 0, 1)  # of the spatial axes that are not there
+    return np.array(
+        [(filler,) * (3 - len(row)) + row for filler, row in zip(fillers, rows, strict=True)],
+        np.int64,
+    )
+
+
+def conv1d(
+    input: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+) -> Tensor:
+    """`conv2d` over one axis.  (N, C, L), (O, C / groups, K) -> (N, O, L')."""
+    return _conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(
+    input: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Weighted sums of windows.  (N, C, H, W), (O, C / groups, KH, KW) -> (N, O, H', W').
+
+    y[n, o, i] = bias[o] + sum over c, k of weight[o, c, k] * x[n, c, i * stride + k * dilation -
+    padding], with zeros outside of x and c running over o's group; H' = floor((H + 2 * padding -
+    dilation * (KH - 1) - 1) / stride) + 1.
+    input: float32/float64, may lack N, and then so does the result.  bias: (O,).
+    stride, padding, dilation: an integer for all spatial axes, or one each. padding "valid" is 0,
+    "same" keeps the size (with stride 1; an odd number of zeros has its last behind the input).
+    Raises: ShapeError when sizes do not fit or a window is larger than the padded input;
+    DtypeError; ValueError for a stride, padding, dilation or groups that makes no sense.
+    """
+    return _conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv3d(
+    input: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+) -> Tensor:
+    """`conv2d` over three axes.  (N, C, D, H, W), (O, C / groups, KD, KH, KW) -> the same kind."""
+    return _conv("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv_transpose1d(
+    input: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Tensor:
+    """`conv_transpose2d` over one axis.  (N, C, L), (C, O / groups, K) -> (N, O, L')."""
+    options = stride, padding, output_padding, groups, dilation
+    return _conv_transpose("conv_transpose1d", 1, input, weight, bias, *options)
+
+
+def conv_transpose2d(
+    input: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Tensor:
+    """The gradient of `conv2d` with respect to its input, as a layer.
+
+    (N, C, H, W), weight (C, O / groups, KH, KW), bias (O,) -> (N, O, H', W') with H' =
+    (H - 1) * stride - 2 * padding + dilation * (KH - 1) + output_padding + 1: every element adds
+    its window, weighted, to the output.  output_padding: rows at the end that no whole window
+    reaches, fewer than stride or dilation.
+    Raises: as `conv2d`.
+    """
+    options = stride, padding, output_padding, groups, dilation
+    return _conv_transpose("conv_transpose2d", 2, input, weight, bias, *options)
+
+
+def conv_transpose3d(
+    input: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Tensor:
+    """`conv_transpose2d` over three axes.  (N, C, D, H, W), (C, O / groups, KD, KH, KW)."""
+    options = stride, padding, output_padding, groups, dilation
+    return _conv_transpose("conv_transpose3d", 3, input, weight, bias, *options)
+
+
+def _conv(
+    name: str,
+    axes: int,
+    x: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None,
+    stride: Size,
+    padding: Size | str,
+    dilation: Size,
+    groups: int,
+) -> Tensor:
+    x, weight, bias, single = _operands(name, axes, x, weight, bias)
+    steps = sizes(name, "stride", stride, axes, 1)
+    spread = sizes(name, "dilation", dilation, axes, 1)
+    inputs, windows = x.array.shape[2:], weight.array.shape[2:]
+    reach = [d * (k - 1) for d, k in zip(spread, windows, strict=True)]
+    if isinstance(padding, str):
+        if padding not in ("same", "valid"):
+            raise ValueError(f"{name}: padding {padding!r} is not 'same', 'valid' or a number")
+        if padding == "same" and max(steps) > 1:
+            raise ValueError(f"{name}: padding 'same' goes with stride 1 only, got {steps}")
+        total = reach if padding == "same" else [0] * axes
+        before = tuple(r // 2 for r in total)
+    else:
+        before = sizes(name, "padding", padding, axes, 0)
+        total = [2 * p for p in before]
+    outputs = []
+    for i, (size, around, r) in enumerate(zip(inputs, total, reach, strict=True)):
+        if size + around < r + 1:
+            raise ShapeError(
+                f"{name}: a window of {r + 1} is larger than the input of {size + around}, "
+                f"padding included (input {x.array.shape}, weight {weight.array.shape})"
+            )
+        outputs.append((size + around - r - 1) // steps[i] + 1)
+    _check_groups(name, groups, x, weight, weight.array.shape[0], weight.array.shape[1] * groups)
+    _check_bias(name, bias, weight.array.shape[0])
+    geometry = Geometry(steps, before, spread, groups)
+    out = _forward(x, weight, bias, tuple(outputs), geometry)
+    return squeeze(out, 0) if single else out
+
+
+def _conv_transpose(
+    name: str,
+    axes: int,
+    x: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None,
+    stride: Size,
+    padding: Size,
+    output_padding: Size,
+    groups: int,
+    dilation: Size,
+) -> Tensor:
+    x, weight, bias, single = _operands(name, axes, x, weight, bias)
+    steps = sizes(name, "stride", stride, axes, 1)
+    spread = sizes(name, "dilation", dilation, axes, 1)
+    before = sizes(name, "padding", padding, axes, 0)
+    extra = sizes(name, "output_padding", output_padding, axes, 0)
+    outputs = []
+    for i, (size, k) in enumerate(zip(x.array.shape[2:], weight.array.shape[2:], strict=True)):
+        if extra[i] >= max(steps[i], spread[i]):
+            raise ValueError(
+                f"{name}: output_padding {extra[i]} must be smaller than stride {steps[i]} or "
+                f"dilation {spread[i]}"
+            )
+        whole = (size - 1) * steps[i] + spread[i] * (k - 1) + 1
+        outputs.append(whole - 2 * before[i] + extra[i])
+        if outputs[i] < 1:
+            raise ShapeError(f"{name}: padding {before[i]} leaves nothing of {whole} elements")
+    _check_groups(name, groups, x, weight, x.array.shape[1], weight.array.shape[0])
+    filters = weight.array.shape[1] * groups
+    _check_bias(name, bias, filters)
+    geometry = Geometry(steps, before, spread, groups)
+    out = _input_gradient(x, weight, (x.array.shape[0], filters, *outputs), geometry)
+    if bias is not None:
+        out = add(out, reshape(bias, (filters,) + (1,) * axes))
+    return squeeze(out, 0) if single else out
+
+
+# ---- the three operations ----
+
+
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, outputs: Shape, geometry: Geometry
+) -> Tensor:
+    shape = (x.array.shape[0], weight.array.shape[0], *outputs)
+    out = kernels.empty(shape, x.array.dtype)
+    options = geometry.array, geometry.groups
+    offset = None if bias is None else kernels.contiguous(bias.array)
+    kernels.call(K.conv, _five(out), _five(x.array), _five(weight.array), offset, *options)
+
+    def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        gx = gweight = gbias = None
+        if x.needs_grad:
+            gx = _input_gradient(g, weight, x.array.shape, geometry)
+        if weight.needs_grad or (bias is not None and bias.needs_grad):
+            gweight, gbias = _weight_gradient(g, x, weight.array.shape, geometry)
+        return gx, gweight, gbias
+
+    attrs = geometry._asdict()
+    return record("conv", out, (x, weight, bias), vjp, saved=(x, weight), attrs=attrs)
+
+
+def _input_gradient(g: Tensor, weight: Tensor, shape: Shape, geometry: Geometry) -> Tensor:
+    out = kernels.empty(shape, g.array.dtype)
+    operands = _five(out), _five(g.array), _five(weight.array)
+    kernels.call(K.conv_backward_input, *operands, geometry.array, geometry.groups)
+
+    def vjp(h: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        gg = _forward(h, weight, None, g.array.shape[2:], geometry) if g.needs_grad else None
+        gweight = None
+        if weight.needs_grad:
+            gweight, _ = _weight_gradient(g, h, weight.array.shape, geometry)
+        return gg, gweight
+
+    attrs = geometry._asdict()
+    return record("conv_transpose", out, (g, weight), vjp, saved=(g, weight), attrs=attrs)
+
+
+def _weight_gradient(
+    g: Tensor, x: Tensor, shape: Shape, geometry: Geometry
+) -> tuple[Tensor, Tensor]:
+    """Of the weight, whose shape it is, and of the bias."""
+    out, sums = kernels.empty(shape, g.array.dtype), kernels.empty(shape[:1], g.array.dtype)
+    operands = _five(out), sums, _five(g.array), _five(x.array)
+    kernels.call(K.conv_backward_weight, *operands, geometry.array, geometry.groups)
+
+    def vjp(h: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        gg = _forward(x, h, None, g.array.shape[2:], geometry) if g.needs_grad else None
+        gx = _input_gradient(g, h, x.array.shape, geometry) if x.needs_grad else None
+        return gg, gx
+
+    gshape = g.array.shape
+
+    def bias_vjp(h: Tensor) -> tuple[Tensor]:
+        return (expand_to(reshape(h, (1, -1) + (1,) * (len(gshape) - 2)), gshape),)
+
+    gweight = record("conv_backward", out, (g, x), vjp, saved=(g, x))
+    return gweight, record("conv_backward", sums, (g,), bias_vjp)
+
+
+def _five(x: Array) -> Array:
+    """With axes of size 1 in front of the spatial ones that are there."""
+    x = kernels.contiguous(x)
+    return x.reshape(*x.shape[:2], *(1,) * (5 - x.ndim), *x.shape[2:])
+
+
+# ---- arguments ----
+
+
+def sizes(name: str, what: str, given: Size, axes: int, least: int) -> tuple[int, ...]:
+    """An integer for every spatial axis, from one for all or from as many.  Raises: ValueError."""
+    try:
+        numbers = [*given] if isinstance(given, Sequence) else [given] * axes
+        found = tuple(operator.index(n) for n in (numbers * axes if len(numbers) == 1 else numbers))
+    except TypeError:
+        found = ()
+    if len(found) != axes or min(found) < least:
+        wanted = f"{axes} integers" if axes > 1 else "an integer"
+        raise ValueError(f"{name}: {what} must be {wanted} from {least} on, got {given!r}")
+    return found
+
+
+def _operands(
+    name: str, axes: int, x: TensorLike, weight: TensorLike, bias: TensorLike | None
+) -> tuple[Tensor, Tensor, Tensor | None, bool]:
+    x, weight = as_tensor(x), as_tensor(weight)
+    bias = None if bias is None else as_tensor(bias)
+    dtypes = {t.array.dtype for t in (x, weight, bias) if t is not None}
+    if not is_real(x) or len(dtypes) > 1:
+        found = ", ".join(sorted(map(str, dtypes)))
+        raise DtypeError(f"{name}: got {found}; expected float32 or float64, the same for all")
+    single = x.array.ndim == axes + 1
+    if weight.array.ndim != axes + 2 or not (single or x.array.ndim == axes + 2):
+        raise ShapeError(
+            f"{name}: input {x.array.shape} and weight {weight.array.shape}, expected "
+            f"{axes + 2} axes (the input may lack the first)"
+        )
+    if 0 in weight.array.shape[2:]:
+        raise ShapeError(f"{name}: weight {weight.array.shape} has an empty window")
+    return (unsqueeze(x, 0) if single else x), weight, bias, single
+
+
+def _check_groups(
+    name: str, groups: Any, x: Tensor, weight: Tensor, divided: int, channels: int
+) -> None:
+    if not isinstance(groups, int) or groups < 1:
+        raise ValueError(f"{name}: groups must be a positive integer, got {groups!r}")
+    if divided % groups or x.array.shape[1] != channels:
+        raise ShapeError(
+            f"{name}: input {x.array.shape} does not fit weight {weight.array.shape} "
+            f"in {groups} groups"
+        )
+
+
+def _check_bias(name: str, bias: Tensor | None, filters: int) -> None:
+    if bias is not None and bias.array.shape != (filters,):
+        raise ShapeError(f"{name}: bias has shape {bias.array.shape}, expected ({filters},)")

@@ -1,0 +1,117 @@
+/* Convolution and its gradients, against plain loops in double, for shapes drawn at random. */
+#include "check.h"
+
+typedef struct {
+    int64_t images, groups, channels, filters, in[3], out[3], kernel[3], stride[3], pad[3], dilation[3];
+} shape;
+
+static int64_t product(const int64_t *size) { return size[0] * size[1] * size[2]; }
+
+/* one to four windows in each direction at least, with borders of every kind */
+static shape draw_shape(void) {
+    shape s = {.images = pick(4), .groups = 1 + pick(3), .channels = 1 + pick(5), .filters = 1 + pick(40)};
+    int64_t axes = 1 + pick(3);
+    for (int d = 0; d < 3; d++) {
+        bool there = d >= 3 - axes;
+        s.kernel[d] = there ? 1 + pick(4) : 1;
+        s.stride[d] = there ? 1 + pick(3) : 1;
+        s.dilation[d] = there ? 1 + pick(2) : 1;
+        s.pad[d] = there ? pick(4) : 0;
+        int64_t reach = (s.kernel[d] - 1) * s.dilation[d] + 1, least = reach > 2 * s.pad[d] ? reach - 2 * s.pad[d] : 1;
+        s.in[d] = there ? least + pick(d == 2 ? 40 : 5) : 1;
+        s.out[d] = (s.in[d] + 2 * s.pad[d] - reach) / s.stride[d] + 1;
+    }
+    return s;
+}
+
+/* y, or with g the gradients of x and w, one element after the other */
+static void loop(const shape *s, double *y, const double *x, const double *w, const double *g, double *gx, double *gw) {
+    int64_t plane = product(s->in), pixels = product(s->out), taps = product(s->kernel);
+    for (int64_t n = 0; n < s->images; n++)
+        for (int64_t o = 0; o < s->groups * s->filters; o++)
+            for (int64_t p = 0; p < pixels; p++)
+                for (int64_t c = 0; c < s->channels; c++)
+                    for (int64_t t = 0; t < taps; t++) {
+                        int64_t place[3] = {p / (s->out[1] * s->out[2]), p / s->out[2] % s->out[1], p % s->out[2]};
+                        int64_t tap[3] = {t / (s->kernel[1] * s->kernel[2]), t / s->kernel[2] % s->kernel[1], t % s->kernel[2]}, at = 0;
+                        bool inside = true;
+                        for (int d = 0; d < 3; d++) {
+                            int64_t i = place[d] * s->stride[d] + tap[d] * s->dilation[d] - s->pad[d];
+                            inside = inside && i >= 0 && i < s->in[d];
+                            at = at * s->in[d] + i;
+                        }
+                        if (!inside) continue;
+                        int64_t i = ((n * s->groups + o / s->filters) * s->channels + c) * plane + at;
+                        int64_t j = (n * s->groups * s->filters + o) * pixels + p, k = (o * s->channels + c) * taps + t;
+                        if (y) y[j] += x[i] * w[k];
+                        else gx[i] += g[j] * w[k], gw[k] += g[j] * x[i];
+                    }
+}
+
+static void run_shape(rl_ctx *ctx, rl_dtype dtype, const shape *s) {
+    int64_t filters = s->groups * s->filters, numbers[9];
+    for (int d = 0; d < 3; d++) numbers[d] = s->stride[d], numbers[3 + d] = s->pad[d], numbers[6 + d] = s->dilation[d];
+    rl_view geometry = VIEW(numbers, RL_INT64, 3, 3);
+    rl_view x = ARRAY(dtype, s->images, s->groups * s->channels, s->in[0], s->in[1], s->in[2]);
+    rl_view w = ARRAY(dtype, filters, s->channels, s->kernel[0], s->kernel[1], s->kernel[2]), bias = ARRAY(dtype, filters);
+    rl_view y = ARRAY(dtype, s->images, filters, s->out[0], s->out[1], s->out[2]),
+            g = ARRAY(dtype, s->images, filters, s->out[0], s->out[1], s->out[2]);
+    rl_view gx = copy_of(&x), gw = copy_of(&w), gbias = ARRAY(dtype, filters);
+    double *ys = values_of(&y), *gxs = values_of(&x), *gws = values_of(&w), *sums = values_of(&bias);
+    double *xs = values_of(&x), *ws = values_of(&w), *gs = values_of(&g);
+    int64_t pixels = product(s->out);
+    for (int64_t i = 0; i < size_of(&y); i++) ys[i] = get(&bias, i / pixels % filters);
+    memset(gxs, 0, (size_t)size_of(&x) * sizeof *gxs);
+    memset(gws, 0, (size_t)size_of(&w) * sizeof *gws);
+    memset(sums, 0, (size_t)filters * sizeof *sums);
+    loop(s, ys, xs, ws, NULL, NULL, NULL);
+    loop(s, NULL, xs, ws, gs, gxs, gws);
+    for (int64_t i = 0; i < size_of(&g); i++) sums[i / pixels % filters] += gs[i];
+    double tolerance = epsilon(dtype) * 4 * (8 + sqrt((double)(s->images * pixels + (s->channels + s->filters) * product(s->kernel))));
+    RUN(rl_conv(ctx, &y, &x, &w, &bias, &geometry, s->groups));
+    RUN(rl_conv_backward_input(ctx, &gx, &g, &w, &geometry, s->groups));
+    RUN(rl_conv_backward_weight(ctx, &gw, &gbias, &g, &x, &geometry, s->groups));
+    check_values("conv", &y, ys, tolerance);
+    check_values("conv_backward_input", &gx, gxs, tolerance);
+    check_values("conv_backward_weight", &gw, gws, tolerance);
+    check_values("conv_backward_weight's gbias", &gbias, sums, tolerance);
+    free_arrays();
+}
+
+static void test_shapes(rl_ctx *ctx, rl_dtype dtype) {
+    check_state = 7;
+    for (int round = 0; round < 150; round++) {
+        shape s = draw_shape();
+        rl_set_num_threads(1 + round % 3);
+        run_shape(ctx, dtype, &s);
+    }
+    shape wide = {2, 1, 70, 400, {1, 3, 5}, {1, 3, 5}, {1, 3, 3}, {1, 1, 1}, {0, 1, 1}, {1, 1, 1}}; /* several blocks of everything */
+    run_shape(ctx, dtype, &wide);
+    shape deep = {1, 1, 900, 70, {1, 2, 2}, {1, 2, 2}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}};
+    run_shape(ctx, dtype, &deep);
+}
+
+static void test_refusals(rl_ctx *ctx, rl_dtype dtype) {
+    int64_t good[9] = {1, 1, 1, 0, 0, 0, 1, 1, 1}, still[9] = {1, 0, 1, 0, 0, 0, 1, 1, 1}, dense[9] = {1, 1, 1, 0, 0, 0, 1, 1, 0};
+    rl_view x = ARRAY(dtype, 2, 4, 1, 5, 5), w = ARRAY(dtype, 6, 4, 1, 3, 3), y = ARRAY(dtype, 2, 6, 1, 3, 3),
+            flat = ARRAY(dtype, 2, 4, 25);
+    rl_view geometry = VIEW(good, RL_INT64, 3, 3), short_one = VIEW(good, RL_INT64, 2, 3), bias = ARRAY(dtype, 5);
+    rl_view at_rest = VIEW(still, RL_INT64, 3, 3), undilated = VIEW(dense, RL_INT64, 3, 3), narrow = ARRAY(dtype, 6, 3, 1, 3, 3);
+    RUN(rl_conv(ctx, &y, &x, &w, NULL, &geometry, 1));
+    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &flat, &w, NULL, &geometry, 1));
+    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, &short_one, 1));
+    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &w, &bias, &geometry, 1));
+    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &narrow, NULL, &geometry, 1));
+    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, &geometry, 0));
+    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, &geometry, 4));
+    FAILS(RL_VALUE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, &at_rest, 1));
+    FAILS(RL_VALUE_ERROR, rl_conv_backward_input(ctx, &x, &y, &w, &undilated, 1));
+    FAILS(RL_SHAPE_ERROR, rl_conv_backward_weight(ctx, &w, &bias, &y, &x, &geometry, 1));
+    free_arrays();
+}
+
+int main(void) {
+    at_every_level(test_shapes);
+    at_every_level(test_refusals);
+    return finish();
+}
