@@ -225,12 +225,9 @@ def begin_rows_of(dataset: Any, batches: Sequence[Array]) -> Callable[[], Iterat
     A batch is cut out when it is asked for; where a tensor has been changed since, it is read
     again.
     """
-    base, indices = tensors_behind(dataset), np.concatenate(batches).tolist()
+    base, index = tensors_behind(dataset), _rows_behind(dataset, np.concatenate(batches))
     assert base is not None
-    tensors, before, part = base.tensors, _state(base), dataset
-    while part is not base:
-        indices, part = [part.indices[i] for i in indices], part.dataset
-    index, begun = whole_numbers(indices), []
+    tensors, before, begun = base.tensors, _state(base), []
     if index is not None and not any(x.needs_grad for x in tensors):
         with suppress(IndexError):  # which the batch that has it will raise
             begun = [begin_rows(x.array, index) for x in tensors]
@@ -248,9 +245,17 @@ def begin_rows_of(dataset: Any, batches: Sequence[Array]) -> Callable[[], Iterat
     return finished
 
 
-def _state(dataset: TensorDataset) -> tuple[int, list[bool]]:
+def _rows_behind(dataset: Any, index: Array) -> Array | None:
+    """The numbers of samples in `tensors_behind`; None when a Subset has something else."""
+    if not isinstance(dataset, Subset):
+        return index
+    inner = whole_numbers([dataset.indices[i] for i in index.tolist()])
+    return None if inner is None else _rows_behind(dataset.dataset, inner)
+
+
+def _state(dataset: TensorDataset) -> tuple[Any, ...]:
     """Another one when a row read now may not be one that was read before."""
-    return total_versions(dataset.tensors), [x.needs_grad for x in dataset.tensors]
+    return total_versions(dataset.tensors), *[x.needs_grad for x in dataset.tensors]
 
 
 def random_split(
