@@ -58,3 +58,73 @@ row("conv_transpose2d", lambda t, F, *x: F.conv_transpose2d(*x, stride=2), lambd
     (2, 3, 4, 3), (3, 4, 3, 2), OFFSETS)  # fmt: skip
 row("conv_transpose1d", lambda t, F, *x: F.conv_transpose1d(*x), lambda x, w, b: conv_transpose2d(x[:, :, None], w[:, :, None], b)[:, :, 0],
     (2, 3, 5), (3, 4, 3), OFFSETS)  # fmt: skip
+
+
+def max_pool2d(x, k, **options):
+    return np.max([part for _, part in taps(x, k, **options)], 0)
+
+
+def avg_pool2d(x, k, **options):
+    return np.mean([part for _, part in taps(x, k, **options)], 0)
+
+
+row(
+    "max_pool2d",
+    lambda t, F, x: F.max_pool2d(x, 2),
+    lambda x: max_pool2d(x, (2, 2), stride=2),
+    (2, 3, 6, 5),
+)
+row(
+    "max_pool2d",
+    lambda t, F, x: F.max_pool2d(x, (2, 3), 1),
+    lambda x: max_pool2d(x, (2, 3)),
+    (2, 3, 6, 40),
+)
+row(
+    "max_pool2d",
+    lambda t, F, x: F.max_pool2d(x, 2, 1, dilation=2),
+    lambda x: max_pool2d(x, (2, 2), dilation=2),
+    (2, 3, 6, 7),
+)
+row(
+    "max_pool1d",
+    lambda t, F, x: F.max_pool1d(x, 3),
+    lambda x: x.reshape(2, 3, 2, 3).max(3),
+    (2, 3, 6),
+)
+row(
+    "max_pool3d",
+    lambda t, F, x: F.max_pool3d(x, 2),
+    lambda x: x.reshape(2, 3, 2, 2, 2, 2, 3, 2).max((3, 5, 7)),
+    (2, 3, 4, 4, 6),
+)
+row(
+    "avg_pool2d",
+    lambda t, F, x: F.avg_pool2d(x, 2),
+    lambda x: avg_pool2d(x, (2, 2), stride=2),
+    (2, 3, 6, 5),
+)
+row(
+    "avg_pool2d",
+    lambda t, F, x: F.avg_pool2d(x, 3, 2, 1),
+    lambda x: avg_pool2d(x, (3, 3), stride=2, padding=1),
+    (2, 3, 6, 37),
+)
+row(
+    "avg_pool1d",
+    lambda t, F, x: F.avg_pool1d(x, 2, 1),
+    lambda x: (x[..., 1:] + x[..., :-1]) / 2,
+    (2, 3, 7),
+)
+row(
+    "adaptive_avg_pool2d",
+    lambda t, F, x: F.adaptive_avg_pool2d(x, 1),
+    lambda x: x.mean((2, 3), keepdims=True),
+    (2, 3, 4, 5),
+)
+row(
+    "adaptive_max_pool2d",
+    lambda t, F, x: F.adaptive_max_pool2d(x, (2, 1)),
+    lambda x: x.reshape(2, 3, 2, 2, 5).max((3, 4))[..., None],
+    (2, 3, 4, 5),
+)

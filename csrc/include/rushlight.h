@@ -141,6 +141,19 @@ rl_status rl_rms_norm(rl_ctx *ctx, rl_real *y, rl_real *stats, const rl_real *x,
 rl_status rl_rms_norm_backward(rl_ctx *ctx, rl_real *gx, rl_real *RL_OPTIONAL gweight, const rl_real *g, const rl_real *x,
                                const rl_real *stats, const rl_real *RL_OPTIONAL weight, const rl_real *RL_OPTIONAL residual);
 
+/* ---- channels: x and y (N, C, P), contiguous -------------------------------------------------------------------------------------- */
+
+/* y = (x - mean) / sqrt(variance + eps) * weight + bias per channel, stats (C, 3) receives mean, biased variance and 1 / sqrt(…).
+ * training 1: of this batch, of 2 values per channel at least; then mean and variance (C,), the running ones, become (1 - momentum) times
+ * themselves + momentum times the batch's (the variance unbiased) and batches (1,) counts one more: all or, where one would not stay
+ * finite, nothing.  training 0: mean and variance are used. */
+rl_status rl_batch_norm(rl_ctx *ctx, rl_real *y, rl_real *stats, rl_real *RL_OPTIONAL mean, rl_real *RL_OPTIONAL variance,
+                        rl_ints *RL_OPTIONAL batches, const rl_real *x, const rl_real *RL_OPTIONAL weight, const rl_real *RL_OPTIONAL bias,
+                        double eps, double momentum, int64_t training);
+/* gradients of rl_batch_norm; with training 0 mean and variance are constants */
+rl_status rl_batch_norm_backward(rl_ctx *ctx, rl_real *gx, rl_real *RL_OPTIONAL gweight, rl_real *RL_OPTIONAL gbias, const rl_real *g,
+                                 const rl_real *x, const rl_real *stats, const rl_real *RL_OPTIONAL weight, int64_t training);
+
 /* y (..., D) = table[index], table (V, D) and y contiguous, index (...) any strides.  RL_INDEX_ERROR names the first bad index. */
 rl_status rl_embedding(rl_ctx *ctx, rl_real *y, const rl_real *table, const rl_ints *index);
 /* table[index[i]] += g[i], repeated indices add up in order; rows equal to skip are left alone (skip < 0: none) */
@@ -171,6 +184,17 @@ rl_status rl_conv(rl_ctx *ctx, rl_real *y, const rl_real *x, const rl_real *w, c
 rl_status rl_conv_backward_input(rl_ctx *ctx, rl_real *gx, const rl_real *g, const rl_real *w, const rl_ints *geometry, int64_t groups);
 rl_status rl_conv_backward_weight(rl_ctx *ctx, rl_real *gw, rl_real *RL_OPTIONAL gbias, const rl_real *g, const rl_real *x,
                                   const rl_ints *geometry, int64_t groups);
+
+/* ---- pooling: x (N, C, D, H, W), y (N, C, D', H', W'), contiguous ----------------------------------------------------------------- */
+
+/* y = largest of each window, NaN wins; index, y's shape, receives its place in x's plane (the last of several NaN, the first of others).
+ * geometry (4, 3): rows stride, padding before, dilation, window; what lies outside of x is not looked at. */
+rl_status rl_max_pool(rl_ctx *ctx, rl_real *y, rl_ints *RL_OPTIONAL index, const rl_real *x, const rl_ints *geometry);
+/* gx = 0, then gx[index] += g plane by plane.  RL_INDEX_ERROR names the first index outside. */
+rl_status rl_max_pool_backward(rl_ctx *ctx, rl_real *gx, const rl_real *g, const rl_ints *index);
+/* y = sum of each window / divisor (D', H', W') */
+rl_status rl_avg_pool(rl_ctx *ctx, rl_real *y, const rl_real *x, const rl_real *divisor, const rl_ints *geometry);
+rl_status rl_avg_pool_backward(rl_ctx *ctx, rl_real *gx, const rl_real *g, const rl_real *divisor, const rl_ints *geometry);
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------------ */
 

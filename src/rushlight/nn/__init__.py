@@ -23,3 +23,17 @@ from rushlight.nn.layers import (
 )
 from rushlight.nn.loss import CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
 from rushlight.nn.module import Buffer, Module, Parameter
+from rushlight.nn.pooling import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool3d,
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+)

@@ -1,6 +1,15 @@
 """Functions of layers and losses under PyTorch's names."""
 
 from rushlight.ops import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    adaptive_max_pool3d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
     batch_norm,
     conv1d,
     conv2d,
@@ -17,6 +26,9 @@ from rushlight.ops import (
     linear,
     linear_cross_entropy,
     log_softmax,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
     mse_loss,
     nll_loss,
     relu,
@@ -29,6 +41,15 @@ from rushlight.ops import (
 )
 
 __all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
     "batch_norm",
     "conv1d",
     "conv2d",
@@ -45,6 +66,9 @@ __all__ = [
     "linear",
     "linear_cross_entropy",
     "log_softmax",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
     "mse_loss",
     "nll_loss",
     "relu",

@@ -96,6 +96,20 @@ from rushlight.ops.linalg import (
 from rushlight.ops.loss import cross_entropy, l1_loss, linear_cross_entropy, mse_loss, nll_loss
 from rushlight.ops.norm import layer_norm, rms_norm
 from rushlight.ops.pieces import cat, chunk, narrow, split, stack, unbind
+from rushlight.ops.pool import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    adaptive_max_pool3d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+)
 from rushlight.ops.reduce import (
     ValuesIndices,
     all,

@@ -1,20 +1,16 @@
-"""Batch normalisation, composed of other operations."""
+"""Batch normalisation."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from rushlight import kernels
-from rushlight.autograd import changed_in_place, new_tensor
+from rushlight.autograd import changed_in_place, record
 from rushlight.errors import DtypeError, ShapeError
-from rushlight.ops.convert import TensorLike, as_tensor, host, is_real
-from rushlight.ops.elementwise import add, mul, rsqrt, square, sub
-from rushlight.ops.inplace import add_
-from rushlight.ops.reduce import mean
-from rushlight.ops.shape import reshape
+from rushlight.kernels import K
+from rushlight.ops.convert import TensorLike, as_tensor, is_real
+from rushlight.ops.shape import squeeze, transpose, unsqueeze
 
 if TYPE_CHECKING:
     from rushlight.tensor import Tensor
@@ -48,32 +44,59 @@ def batch_norm(
     _check(x, running_mean, running_var, weight, bias)
     if eps < 0 or (training and eps == 0):
         raise ValueError(f"batch_norm: eps must be positive, got {eps}")
-    shape = x.array.shape
-    channels = (1, shape[1]) + (1,) * (len(shape) - 2)
-    axes = (0, *range(2, len(shape)))
-    if training:
-        count = math.prod([shape[d] for d in axes])
-        if count < 2:
-            raise ShapeError(
-                "batch_norm: expected more than 1 value per channel when training, "
-                f"got input size {shape}"
-            )
-        center = mean(x, axes, keepdim=True)
-        deviation = sub(x, center)
-        variance = mean(square(deviation), axes, keepdim=True)
-        if running_mean is not None and running_var is not None:
-            unbiased = mul(new_tensor(variance.array), count / (count - 1))
-            _move((running_mean, running_var), (center, unbiased), momentum, batches)
-    elif running_mean is None or running_var is None:
+    if not training and running_mean is None:
         raise ValueError("batch_norm: running statistics are needed when not training")
-    else:
-        deviation = sub(x, reshape(new_tensor(running_mean.array), channels))
-        variance = reshape(new_tensor(running_var.array), channels)
-    scale = rsqrt(add(variance, eps))
-    if weight is not None:
-        scale = mul(scale, reshape(weight, channels))
-    out = mul(deviation, scale)
-    return out if bias is None else add(out, reshape(bias, channels))
+    shape = x.array.shape
+    if training and math.prod(shape) < 2 * shape[1]:
+        raise ShapeError(
+            "batch_norm: expected more than 1 value per channel when training, "
+            f"got input size {shape}"
+        )
+    if len(shape) == 2:  # a plane per channel instead of many of one element
+        options: Any = running_mean, running_var, weight, bias, training, momentum, eps
+        columns = unsqueeze(transpose(x, 0, 1), 0)
+        return transpose(squeeze(batch_norm(columns, *options, batches=batches), 0), 0, 1)
+    return _planes(x, running_mean, running_var, weight, bias, training, momentum, eps, batches)
+
+
+def _planes(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    batches: Tensor | None,
+) -> Tensor:
+    shape, dtype = x.array.shape, x.array.dtype
+    flat = (*shape[:2], math.prod(shape[2:]))
+    a = kernels.contiguous(x.array).reshape(flat)
+    w, b = (None if p is None else kernels.contiguous(p.array) for p in (weight, bias))
+    out, stats = kernels.empty(flat, dtype), kernels.empty((shape[1], 3), dtype)
+    running = [t for t in (running_mean, running_var, batches) if t is not None]
+    arrays = [None if t is None else t.array for t in (running_mean, running_var, batches)]
+    kernels.call(K.batch_norm, out, stats, *arrays, a, w, b, eps, momentum, int(training))
+    for t in running if training else ():
+        changed_in_place(t)
+
+    def vjp(g: Tensor) -> tuple[Tensor | None, ...]:
+        rows = kernels.contiguous(g.array).reshape(flat)
+        gx = kernels.empty(flat, dtype)
+        gw, gb = (None if p is None else kernels.empty(shape[1:2], dtype) for p in (weight, bias))
+        kernels.call(K.batch_norm_backward, gx, gw, gb, rows, a, stats, w, int(training))
+        gradients = (gx.reshape(shape), gw, gb)
+        inputs = tuple(t for t in (g, x, weight) if t is not None)
+        return tuple(
+            None if n is None else record("batch_norm_backward", n, inputs, None) for n in gradients
+        )
+
+    saved = (x,) if weight is None else (x, weight)
+    attrs = {"eps": eps, "training": training, "momentum": momentum}
+    return record(
+        "batch_norm", out.reshape(shape), (x, weight, bias), vjp, saved=saved, attrs=attrs
+    )
 
 
 def _check(
@@ -94,20 +117,3 @@ def _check(
         if tensor.array.dtype != x.array.dtype:
             kinds = f"{tensor.array.dtype} with an input of {x.array.dtype}"
             raise DtypeError(f"batch_norm: a tensor of {kinds}")
-
-
-def _move(
-    running: tuple[Tensor, ...], batch: tuple[Tensor, ...], momentum: float, batches: Tensor | None
-) -> None:
-    """Running statistics towards those of a batch, outside the graph; all of them or none."""
-    moved = []
-    for old, new in zip(running, batch, strict=True):
-        step = mul(reshape(new_tensor(new.array), old.array.shape), momentum)
-        moved.append(host(add(mul(new_tensor(old.array), 1 - momentum), step), "batch_norm"))
-    if not all(np.isfinite(array).all() for array in moved):
-        return
-    for old, array in zip(running, moved, strict=True):
-        kernels.copy_into(old.array, array)
-        changed_in_place(old)
-    if batches is not None:
-        add_(batches, 1)

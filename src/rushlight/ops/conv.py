@@ -240,7 +240,7 @@ def _forward(
     out = kernels.empty(shape, x.array.dtype)
     options = geometry.array, geometry.groups
     offset = None if bias is None else kernels.contiguous(bias.array)
-    kernels.call(K.conv, _five(out), _five(x.array), _five(weight.array), offset, *options)
+    kernels.call(K.conv, five(out), five(x.array), five(weight.array), offset, *options)
 
     def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         gx = gweight = gbias = None
@@ -256,7 +256,7 @@ def _forward(
 
 def _input_gradient(g: Tensor, weight: Tensor, shape: Shape, geometry: Geometry) -> Tensor:
     out = kernels.empty(shape, g.array.dtype)
-    operands = _five(out), _five(g.array), _five(weight.array)
+    operands = five(out), five(g.array), five(weight.array)
     kernels.call(K.conv_backward_input, *operands, geometry.array, geometry.groups)
 
     def vjp(h: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -275,7 +275,7 @@ def _weight_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Of the weight, whose shape it is, and of the bias."""
     out, sums = kernels.empty(shape, g.array.dtype), kernels.empty(shape[:1], g.array.dtype)
-    operands = _five(out), sums, _five(g.array), _five(x.array)
+    operands = five(out), sums, five(g.array), five(x.array)
     kernels.call(K.conv_backward_weight, *operands, geometry.array, geometry.groups)
 
     def vjp(h: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -292,7 +292,7 @@ def _weight_gradient(
     return gweight, record("conv_backward", sums, (g,), bias_vjp)
 
 
-def _five(x: Array) -> Array:
+def five(x: Array) -> Array:
     """With axes of size 1 in front of the spatial ones that are there."""
     x = kernels.contiguous(x)
     return x.reshape(*x.shape[:2], *(1,) * (5 - x.ndim), *x.shape[2:])
