@@ -7,7 +7,7 @@ import pytest
 
 import rushlight as rl
 import rushlight.nn.functional as F
-from rushlight import DtypeError, GraphError, ShapeError, nn
+from rushlight import DtypeError, GraphError, ShapeError, _core, nn
 from rushlight.data import DataLoader, TensorDataset
 
 SHAPES = {"BatchNorm1d": [(6, 4), (5, 4, 3)], "BatchNorm2d": [(2, 4, 3, 5)], "BatchNorm3d": [(2, 4, 2, 3, 2)]}  # fmt: skip
@@ -300,3 +300,48 @@ def test_tracking_switched_off_later(torch, rng):
         out, expected = ours.train(mode)(rl.tensor(x)), theirs.train(mode)(torch.tensor(x))
         np.testing.assert_allclose(out.detach().numpy(), expected.detach().numpy(), atol=1e-5)
         compare_state(ours, theirs)
+
+
+def test_a_recorded_step_repeats_convolution_normalisation_and_pooling(rng):
+    images, labels = rng.standard_normal((6, 2, 8, 8)).astype(np.float32), rl.arange(6) % 3
+
+    def build():
+        rl.manual_seed(2)
+        layers = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)
+        net = nn.Sequential(*layers, nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+        optimizer = rl.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+        def step():
+            loss = F.cross_entropy(net(rl.tensor(images)), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return net, step
+
+    eager, step = build()
+    losses = [step().item() for _ in range(5)]
+    recorded, step = build()
+    assert step().item() == losses[0]
+    _core.record_start()
+    loss = step()
+    program = _core.record_stop()
+    for expected in losses[2:]:
+        program.run()
+        assert loss.item() == expected
+    for a, b in zip(eager.state_dict().values(), recorded.state_dict().values(), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+    assert recorded[1].num_batches_tracked.item() == 5
+
+
+def test_a_large_mean_costs_no_digits(rng):
+    """Around 1000, float32 numbers lie 6e-5 apart, and their mean between them."""
+    x = (1000 + 0.01 * rng.standard_normal((8, 3, 5, 5))).astype(np.float32)
+    y = F.batch_norm(rl.tensor(x), None, None, training=True, eps=1e-12).numpy()
+    wide = x.astype(np.float64)
+    center = wide.mean((0, 2, 3), keepdims=True)
+    expected = (wide - center) / np.sqrt(
+        ((wide - center) ** 2).mean((0, 2, 3), keepdims=True) + 1e-12
+    )
+    np.testing.assert_allclose(y, expected, rtol=0, atol=2e-6)

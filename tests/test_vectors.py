@@ -108,3 +108,23 @@ def test_masked_and_out_of_range_targets():
     v = vector("seq_cross_entropy_oob")  # the original clamps such labels to class 0
     with pytest.raises(IndexError):
         F.cross_entropy(rl.tensor(v["logits"]), ids(v["targets"]))
+
+
+def test_group_norm():
+    """Also of numbers around 1000 with a spread of 0.01, where the original loses its digits."""
+    v = vector("group_norm")
+    close = {"rtol": 2e-6, "atol": 1e-6}
+    x, gamma, beta = (rl.tensor(v[key])[None] for key in ("x", "gamma", "beta"))
+    groups, eps = int(v["meta_groups"]), float(v["meta_eps"])
+    out = F.group_norm(x, groups, gamma[0], beta[0], eps)
+    np.testing.assert_allclose(out[0].numpy(), v["ref_out"], **close)
+    out = F.instance_norm(x, eps=eps)
+    np.testing.assert_allclose(out[0].numpy(), v["out_instance"], rtol=2e-6, atol=2e-6)
+    out = F.group_norm(rl.tensor(v["x_offset"])[None], 1, eps=eps)
+    np.testing.assert_allclose(out[0].numpy(), v["ref_out_offset"], **close)
+
+
+def test_upsampling():
+    v = vector("upsample_nearest")
+    out = F.interpolate(rl.tensor(v["x"])[None], scale_factor=int(v["meta_scale"]))
+    np.testing.assert_array_equal(out[0].numpy(), v["out"])

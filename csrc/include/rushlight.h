@@ -143,7 +143,8 @@ rl_status rl_rms_norm_backward(rl_ctx *ctx, rl_real *gx, rl_real *RL_OPTIONAL gw
 
 /* ---- channels: x and y (N, C, P), contiguous -------------------------------------------------------------------------------------- */
 
-/* y = (x - mean) / sqrt(variance + eps) * weight + bias per channel, stats (C, 3) receives mean, biased variance and 1 / sqrt(…).
+/* y = (x - mean) / sqrt(variance + eps) * weight + bias per channel, stats (C, 4) receives mean, biased variance, 1 / sqrt(…) and
+ * what the mean lost when it was rounded.
  * training 1: of this batch, of 2 values per channel at least; then mean and variance (C,), the running ones, become (1 - momentum) times
  * themselves + momentum times the batch's (the variance unbiased) and batches (1,) counts one more: all or, where one would not stay
  * finite, nothing.  training 0: mean and variance are used. */

@@ -19,6 +19,7 @@ from rushlight_cli.output import prepare
 COMMANDS = {
     "train": "train a language model on text",
     "sample": "let a trained model write",
+    "convert": "turn a .pth file of weights into safetensors",
     "info": "what this machine and installation have",
 }
 

@@ -5,7 +5,7 @@
 
 static void run_batch_norm(rl_ctx *ctx, rl_dtype dtype, int64_t images, int64_t channels, int64_t places, double offset) {
     rl_view x = ARRAY(dtype, images, channels, places), y = copy_of(&x), g = ARRAY(dtype, images, channels, places), gx = copy_of(&x);
-    rl_view stats = ARRAY(dtype, channels, 3), weight = ARRAY(dtype, channels), bias = ARRAY(dtype, channels), batches = ARRAY(RL_INT64, 1);
+    rl_view stats = ARRAY(dtype, channels, 4), weight = ARRAY(dtype, channels), bias = ARRAY(dtype, channels), batches = ARRAY(RL_INT64, 1);
     rl_view mean = ARRAY(dtype, channels), variance = ARRAY(dtype, channels), gweight = ARRAY(dtype, channels),
             gbias = ARRAY(dtype, channels);
     for (int64_t i = 0; i < size_of(&x); i++) put(&x, i, get(&x, i) + offset);
@@ -54,7 +54,7 @@ static void test_batch_norm(rl_ctx *ctx, rl_dtype dtype) {
         bool empty = sizes[i][0] * sizes[i][1] == 0;
         if (!empty) run_batch_norm(ctx, dtype, sizes[i][0], sizes[i][1], sizes[i][2], i == 4 ? 100 : 0);
     }
-    rl_view x = ARRAY(dtype, 1, 3, 1), y = copy_of(&x), stats = ARRAY(dtype, 3, 3), flat = ARRAY(dtype, 3), many = ARRAY(RL_INT64, 2);
+    rl_view x = ARRAY(dtype, 1, 3, 1), y = copy_of(&x), stats = ARRAY(dtype, 3, 4), flat = ARRAY(dtype, 3), many = ARRAY(RL_INT64, 2);
     FAILS(RL_SHAPE_ERROR, rl_batch_norm(ctx, &y, &stats, NULL, NULL, NULL, &x, NULL, NULL, 1e-5, 0.1, 1));
     FAILS(RL_VALUE_ERROR, rl_batch_norm(ctx, &y, &stats, NULL, NULL, NULL, &x, NULL, NULL, 1e-5, 0.1, 0));
     FAILS(RL_SHAPE_ERROR, rl_batch_norm(ctx, &y, &stats, &flat, NULL, NULL, &x, NULL, NULL, 1e-5, 0.1, 0));

@@ -1,7 +1,23 @@
 """Modules, layers, losses."""
 
 from rushlight.nn import functional, init, utils
-from rushlight.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Tanh
+from rushlight.nn.activation import (
+    ELU,
+    GELU,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LeakyReLU,
+    LogSoftmax,
+    Mish,
+    ReLU,
+    ReLU6,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Tanh,
+)
 from rushlight.nn.batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from rushlight.nn.container import ModuleDict, ModuleList, Sequential
 from rushlight.nn.conv import (
@@ -12,6 +28,8 @@ from rushlight.nn.conv import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
+from rushlight.nn.drop import Dropout1d, Dropout2d, Dropout3d, DropPath
+from rushlight.nn.groupnorm import GroupNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from rushlight.nn.layers import (
     Dropout,
     Embedding,
@@ -21,7 +39,15 @@ from rushlight.nn.layers import (
     Linear,
     RMSNorm,
 )
-from rushlight.nn.loss import CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
+from rushlight.nn.loss import (
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    HuberLoss,
+    L1Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+)
 from rushlight.nn.module import Buffer, Module, Parameter
 from rushlight.nn.pooling import (
     AdaptiveAvgPool1d,
@@ -36,4 +62,15 @@ from rushlight.nn.pooling import (
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,
+)
+from rushlight.nn.space import (
+    ConstantPad2d,
+    Fold,
+    PixelShuffle,
+    PixelUnshuffle,
+    ReflectionPad2d,
+    ReplicationPad2d,
+    Unfold,
+    Upsample,
+    ZeroPad2d,
 )

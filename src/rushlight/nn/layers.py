@@ -197,7 +197,7 @@ class Dropout(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         if not 0 <= p <= 1:
-            raise ValueError(f"Dropout: p must lie in [0, 1], got {p}")
+            raise ValueError(f"{type(self).__name__}: p must lie in [0, 1], got {p}")
         self.p, self.inplace = p, inplace
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Gradient clipping, and evaluation for a while."""
+"""Gradient clipping, evaluation for a while, folding for inference."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rushlight import kernels
 from rushlight.autograd import changed_in_place, new_tensor, no_grad
 from rushlight.kernels import Array
 from rushlight.nn.module import Module
+from rushlight.nn.reparameterize import reparameterize as reparameterize
 from rushlight.tensor import Tensor
 
 

@@ -1,7 +1,27 @@
 """Operations, by family: one plain function each, with its gradient beside it."""
 
+from rushlight.ops.activation import (
+    elu,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    mish,
+    relu6,
+    softplus,
+)
 from rushlight.ops.attention import scaled_dot_product_attention
 from rushlight.ops.batch_norm import batch_norm
+from rushlight.ops.channels import (
+    drop_path,
+    dropout1d,
+    dropout2d,
+    dropout3d,
+    fold,
+    pixel_shuffle,
+    pixel_unshuffle,
+    unfold,
+)
 from rushlight.ops.conv import (
     conv1d,
     conv2d,
@@ -63,6 +83,7 @@ from rushlight.ops.elementwise import (
     where,
     where_method,
 )
+from rushlight.ops.group_norm import group_norm, instance_norm
 from rushlight.ops.index import embedding, gather, getitem, index_select, setitem
 from rushlight.ops.inplace import (
     add_,
@@ -93,8 +114,18 @@ from rushlight.ops.linalg import (
     t,
     transposed,
 )
-from rushlight.ops.loss import cross_entropy, l1_loss, linear_cross_entropy, mse_loss, nll_loss
+from rushlight.ops.loss import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    huber_loss,
+    l1_loss,
+    linear_cross_entropy,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
+)
 from rushlight.ops.norm import layer_norm, rms_norm
+from rushlight.ops.padding import pad
 from rushlight.ops.pieces import cat, chunk, narrow, split, stack, unbind
 from rushlight.ops.pool import (
     adaptive_avg_pool1d,
@@ -126,6 +157,7 @@ from rushlight.ops.reduce import (
     sum,
     var,
 )
+from rushlight.ops.resample import interpolate
 from rushlight.ops.shape import (
     clone,
     contiguous,

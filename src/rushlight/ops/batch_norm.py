@@ -74,7 +74,7 @@ def _planes(
     flat = (*shape[:2], math.prod(shape[2:]))
     a = kernels.contiguous(x.array).reshape(flat)
     w, b = (None if p is None else kernels.contiguous(p.array) for p in (weight, bias))
-    out, stats = kernels.empty(flat, dtype), kernels.empty((shape[1], 3), dtype)
+    out, stats = kernels.empty(flat, dtype), kernels.empty((shape[1], 4), dtype)
     running = [t for t in (running_mean, running_var, batches) if t is not None]
     arrays = [None if t is None else t.array for t in (running_mean, running_var, batches)]
     kernels.call(K.batch_norm, out, stats, *arrays, a, w, b, eps, momentum, int(training))

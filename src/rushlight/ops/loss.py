@@ -10,6 +10,7 @@ from rushlight import kernels
 from rushlight.autograd import is_grad_enabled, new_tensor, record
 from rushlight.errors import ShapeError
 from rushlight.kernels import Array, Shape
+from rushlight.ops.activation import hardtanh, softplus
 from rushlight.ops.convert import TensorLike, as_real, as_tensor, host, pair, to_dtype
 from rushlight.ops.elementwise import abs, add, div, mul, neg, square, sub, where, zero_like
 from rushlight.ops.index import check_range, gather, integer_index
@@ -312,3 +313,64 @@ def l1_loss(input: TensorLike, target: TensorLike, reduction: str = "mean") -> T
     """|input - target|, of one shape."""
     x, y = _same_shape("l1_loss", input, target)
     return _reduce("l1_loss", abs(sub(x, y)), reduction)
+
+
+def huber_loss(
+    input: TensorLike, target: TensorLike, reduction: str = "mean", delta: float = 1.0
+) -> Tensor:
+    """d^2 / 2 for d = input - target within delta of 0, delta * (|d| - delta / 2) outside.
+
+    Input and target of one shape.  Raises: ShapeError; ValueError for delta <= 0.
+    Source: Huber 1964.
+    """
+    if not delta > 0:
+        raise ValueError(f"huber_loss: delta must be positive, got {delta}")
+    return _reduce("huber_loss", _huber("huber_loss", input, target, delta), reduction)
+
+
+def smooth_l1_loss(
+    input: TensorLike, target: TensorLike, reduction: str = "mean", beta: float = 1.0
+) -> Tensor:
+    """`huber_loss` with delta = beta, divided by beta; beta 0 is `l1_loss`.
+
+    Raises: ShapeError; ValueError for beta < 0.  Source: Girshick 2015, arXiv:1504.08083.
+    """
+    if not beta >= 0:
+        raise ValueError(f"smooth_l1_loss: beta must not be negative, got {beta}")
+    if beta == 0:
+        return l1_loss(input, target, reduction)
+    loss = div(_huber("smooth_l1_loss", input, target, beta), beta)
+    return _reduce("smooth_l1_loss", loss, reduction)
+
+
+def _huber(name: str, input: TensorLike, target: TensorLike, delta: float) -> Tensor:
+    x, y = _same_shape(name, input, target)
+    distance = sub(x, y)
+    within = hardtanh(distance, -delta, delta)
+    return mul(within, sub(distance, mul(within, 0.5)))
+
+
+def binary_cross_entropy_with_logits(
+    input: TensorLike,
+    target: TensorLike,
+    weight: TensorLike | None = None,
+    reduction: str = "mean",
+    pos_weight: TensorLike | None = None,
+) -> Tensor:
+    """-target * log(sigmoid(input)) - (1 - target) * log(1 - sigmoid(input)), for any input.
+
+    input: logits.  target: probabilities of the same shape.  pos_weight: a factor of the first
+    term, weight: of both; each of any shape that broadcasts to the input's.
+    Raises: ShapeError, ValueError.
+    """
+    name = "binary_cross_entropy_with_logits"
+    x, y = _same_shape(name, input, as_real(target))
+    x = as_real(x)
+    for factor in (weight, pos_weight):
+        if factor is not None:
+            kernels.check_fits(name, as_tensor(factor).array.shape, x.array.shape)
+    right = mul(y, softplus(neg(x)))
+    if pos_weight is not None:
+        right = mul(right, pos_weight)
+    loss = add(right, mul(sub(1.0, y), softplus(x)))
+    return _reduce(name, loss if weight is None else mul(loss, weight), reduction)

@@ -1,0 +1,251 @@
+"""Transforms that change colours: grey, jitter, and the set of RandAugment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rushlight.data.vision import draw
+from rushlight.data.vision.base import Transform, check_range
+from rushlight.data.vision.geometry import affine, check_interpolation
+from rushlight.data.vision.image import Fill, channel_count, check_bytes, pillow, through_pillow
+from rushlight.kernels import Array
+
+# Weights of red, green and blue in 65536ths.  Source: ITU-R BT.601.
+_RED, _GREEN, _BLUE = 19595, 38470, 7471
+
+
+def grey(image: Array) -> Array:
+    """The brightness of an image, 0.299 R + 0.587 G + 0.114 B, rounded.
+
+    (H, W, 3) uint8 -> (H, W) uint8; images of one channel give that channel.
+    """
+    check_bytes("grey", image, (1, 3))
+    if image.ndim == 2:
+        return image
+    if image.shape[2] == 1:
+        return image[:, :, 0]
+    red, green, blue = (image[:, :, c].astype(np.uint32) for c in range(3))
+    return ((red * _RED + green * _GREEN + blue * _BLUE + 32768) >> 16).astype(np.uint8)
+
+
+class Grayscale(Transform):
+    """An image's brightness: (H, W, 1), or with num_output_channels=3 three times the same."""
+
+    def __init__(self, num_output_channels: int = 1) -> None:
+        if num_output_channels not in (1, 3):
+            raise ValueError(
+                f"Grayscale: num_output_channels is 1 or 3, not {num_output_channels!r}"
+            )
+        self.num_output_channels = num_output_channels
+
+    def _changed(self, image: Array) -> Array:
+        check_bytes("Grayscale", image, (1, 3))
+        return np.repeat(grey(image)[:, :, None], self.num_output_channels, axis=2)
+
+
+def _blend(image: Array, other: float | Array, factor: float) -> Array:
+    """Other + factor * (image - other), rounded and cut to 0..255."""
+    if not isinstance(other, np.ndarray):  # a function of the byte alone
+        levels = other + factor * (np.arange(256, dtype=np.float32) - other)
+        table: Array = np.clip(np.rint(levels), 0, 255).astype(np.uint8)
+        return np.take(table, image)
+    mixed = other + np.float32(factor) * (image.astype(np.float32) - other)
+    cut: Array = np.clip(np.rint(mixed), 0, 255).astype(np.uint8)
+    return cut
+
+
+def adjust_brightness(image: Array, factor: float) -> Array:
+    """Times factor.  Images here and below: uint8, 1 or 3 channels."""
+    return _blend(check_bytes("adjust_brightness", image), 0.0, factor)
+
+
+def adjust_contrast(image: Array, factor: float) -> Array:
+    """The difference to the mean brightness, times factor."""
+    return _blend(image, float(round(float(grey(image).mean()))), factor)
+
+
+def adjust_saturation(image: Array, factor: float) -> Array:
+    """The difference to the pixel's own brightness, times factor; one channel stays as it is."""
+    check_bytes("adjust_saturation", image, (1, 3))
+    if channel_count(image) == 1:
+        return image
+    return _blend(image, grey(image)[:, :, None].astype(np.float32), factor)
+
+
+def adjust_hue(image: Array, factor: float) -> Array:
+    """The hue turned by factor, a part of the circle from -0.5 to 0.5.
+
+    One channel stays as it is. Needs Pillow, whose hues are bytes.
+    """
+    check_bytes("adjust_hue", image, (1, 3))
+    if not -0.5 <= factor <= 0.5:
+        raise ValueError(f"adjust_hue: factor must lie in -0.5 to 0.5, got {factor}")
+    if channel_count(image) == 1:
+        return image
+    turn = round(factor * 256)
+
+    def change(picture: Any, _: Any) -> Any:
+        hue, saturation, value = picture.convert("HSV").split()
+        turned = hue.point([(h + turn) % 256 for h in range(256)])
+        return pillow("adjust_hue").merge("HSV", (turned, saturation, value)).convert("RGB")
+
+    return through_pillow("adjust_hue", image, change)
+
+
+def _around_one(name: str, value: float | Sequence[float]) -> tuple[float, float] | None:
+    """Bounds of a factor: n means max(0, 1 - n) to 1 + n.  None when there is nothing to do."""
+    if not isinstance(value, Sequence):
+        if value < 0:
+            raise ValueError(f"ColorJitter: {name} must not be negative, got {value}")
+        bounds = (max(0.0, 1 - float(value)), 1 + float(value))
+    else:
+        bounds = check_range("ColorJitter", name, value)
+        if bounds[0] < 0:
+            raise ValueError(f"ColorJitter: {name} must not be negative, got {value}")
+    return None if bounds == (1.0, 1.0) else bounds
+
+
+def _around_zero(value: float | Sequence[float]) -> tuple[float, float] | None:
+    pair = value if isinstance(value, Sequence) else (-value, value)
+    bounds = check_range("ColorJitter", "hue", pair)
+    if not -0.5 <= bounds[0] <= bounds[1] <= 0.5:
+        raise ValueError(f"ColorJitter: hue must lie in -0.5 to 0.5, got {value}")
+    return None if bounds == (0.0, 0.0) else bounds
+
+
+class ColorJitter(Transform):
+    """Brightness, contrast, saturation and hue changed at random, in a random order.
+
+    brightness, contrast, saturation: n for factors from max(0, 1 - n) to 1 + n, or (low, high).
+    hue: n for turns from -n to n, at most 0.5, or (low, high); it needs Pillow. Images: uint8 of 1
+    or 3 channels.
+    """
+
+    def __init__(
+        self,
+        brightness: float | Sequence[float] = 0,
+        contrast: float | Sequence[float] = 0,
+        saturation: float | Sequence[float] = 0,
+        hue: float | Sequence[float] = 0,
+    ) -> None:
+        self.brightness = _around_one("brightness", brightness)
+        self.contrast = _around_one("contrast", contrast)
+        self.saturation = _around_one("saturation", saturation)
+        self.hue = _around_zero(hue)
+
+    def _changed(self, image: Array) -> Array:
+        check_bytes("ColorJitter", image, (1, 3))
+        steps: list[tuple[Callable[[Array, float], Array], tuple[float, float] | None]] = [
+            (adjust_brightness, self.brightness),
+            (adjust_contrast, self.contrast),
+            (adjust_saturation, self.saturation),
+            (adjust_hue, self.hue),
+        ]
+        for i in draw.order(4):
+            change, bounds = steps[i]
+            if bounds is not None:
+                image = change(image, draw.uniform(*bounds))
+        return image
+
+
+# ---- RandAugment ----
+
+_STEPS = 30  # magnitudes are 0 to 30 of the largest change
+
+# What changes with the magnitude: its largest value, and whether its sign is drawn.
+_OPERATIONS = {
+    "identity": (0.0, False),
+    "shear_x": (0.3, True),  # a slope
+    "shear_y": (0.3, True),
+    "translate_x": (150 / 331, True),  # of the width
+    "translate_y": (150 / 331, True),
+    "rotate": (30.0, True),  # degrees
+    "brightness": (0.9, True),  # away from 1
+    "color": (0.9, True),
+    "contrast": (0.9, True),
+    "sharpness": (0.9, True),
+    "posterize": (4.0, False),  # bits fewer
+    "solarize": (255.0, False),  # below 255
+    "autocontrast": (0.0, False),
+    "equalize": (0.0, False),
+}
+
+
+class RandAugment(Transform):
+    """Some of 14 changes, drawn anew for each image, all of one magnitude.
+
+    num_ops: how many, one after the other. magnitude: 0 to 30, from no change to the largest. fill:
+    the value of what comes into view. Images: uint8 of 1 or 3 channels. Needs Pillow.
+    Source: Cubuk et al. 2019, arXiv:1909.13719; the largest changes are those of AutoAugment.
+    """
+
+    def __init__(
+        self,
+        num_ops: int = 2,
+        magnitude: int = 9,
+        interpolation: str = "nearest",
+        fill: Fill = 0,
+    ) -> None:
+        if not 0 <= magnitude <= _STEPS:
+            raise ValueError(f"RandAugment: magnitude must lie in 0 to {_STEPS}, got {magnitude}")
+        if num_ops < 0:
+            raise ValueError(f"RandAugment: num_ops must not be negative, got {num_ops}")
+        self.num_ops = num_ops
+        self.magnitude = magnitude
+        self.interpolation = check_interpolation("RandAugment", interpolation)
+        self.fill = fill
+
+    def _changed(self, image: Array) -> Array:
+        check_bytes("RandAugment", image, (1, 3))
+        names = list(_OPERATIONS)
+        for _ in range(self.num_ops):
+            name = names[draw.below(len(names))]
+            largest, signed = _OPERATIONS[name]
+            amount = largest * self.magnitude / _STEPS
+            if signed and draw.below(2):
+                amount = -amount
+            image = augment(image, name, amount, self.interpolation, self.fill)
+        return image
+
+
+def augment(
+    image: Array, name: str, amount: float, interpolation: str = "nearest", fill: Fill = 0
+) -> Array:
+    """One change of RandAugment, by name, as the table above says what `amount` is."""
+    height, width = check_bytes("RandAugment", image, (1, 3)).shape[:2]
+    rest = {"interpolation": interpolation, "fill": fill}
+    degrees = float(np.degrees(np.arctan(amount)))
+    moves: dict[str, dict[str, Any]] = {
+        "shear_x": {"shear": (degrees, 0.0), "center": (0.0, 0.0)},
+        "shear_y": {"shear": (0.0, degrees), "center": (0.0, 0.0)},
+        "translate_x": {"translate": (int(amount * width), 0)},
+        "translate_y": {"translate": (0, int(amount * height))},
+        "rotate": {"angle": -amount},
+    }
+    if name in moves:
+        return affine(image, **moves[name], **rest)  # type: ignore[arg-type]
+    factors = {
+        "brightness": adjust_brightness,
+        "color": adjust_saturation,
+        "contrast": adjust_contrast,
+    }
+    if name in factors:
+        return factors[name](image, 1 + amount)
+    if name == "identity":
+        return image
+    if name == "posterize":
+        return image & np.uint8(256 - 2 ** round(amount))
+    if name == "solarize":
+        return np.where(image < 255 - amount, image, 255 - image).astype(np.uint8)
+    return through_pillow("RandAugment", image, lambda picture, _: _enhanced(picture, name, amount))
+
+
+def _enhanced(picture: Any, name: str, amount: float) -> Any:
+    from PIL import ImageEnhance, ImageOps
+
+    if name == "sharpness":
+        return ImageEnhance.Sharpness(picture).enhance(1 + amount)
+    return ImageOps.autocontrast(picture) if name == "autocontrast" else ImageOps.equalize(picture)

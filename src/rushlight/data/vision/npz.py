@@ -1,0 +1,88 @@
+"""Images and labels out of npz files."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from typing import Any
+
+import numpy as np
+
+from rushlight.errors import FormatError
+from rushlight.io.files import PathLike
+from rushlight.kernels import Array
+
+_SPLIT = [("x_{}", "y_{}"), ("X_{}", "Y_{}"), ("X_{}", "y_{}"), ("{}_images", "{}_labels")]
+_WHOLE = [
+    ("images", "labels"),
+    ("x", "y"),
+    ("X", "Y"),
+    ("X", "y"),
+    ("data", "targets"),
+    ("data", "labels"),
+    ("arr_0", "arr_1"),
+]
+
+
+def read_npz(path: PathLike, train: bool) -> tuple[Array, Array]:
+    """Images (N, H, W) or (N, H, W, C), and labels (N,) int64; see `NpzImages`."""
+    path = os.fspath(path)
+    with open(path, "rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise FormatError(f"{path}: not an npz file (a zip archive of arrays)")
+        file.seek(0)
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                first, second = _names(path, archive.files, train)
+                x, y = archive[first], archive[second]
+        except FormatError:
+            raise
+        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError) as error:
+            raise FormatError(f"{path}: damaged npz file: {error}") from error
+    images, labels = _images(f"{path}: {first}", x), _labels(f"{path}: {second}", y)
+    if len(images) != len(labels):
+        raise FormatError(
+            f"{path}: {len(images)} images in {first}, {len(labels)} labels in {second}"
+        )
+    return images, labels
+
+
+def _names(path: str, held: list[str], train: bool) -> tuple[str, str]:
+    split = "train" if train else "test"
+    pairs = [(a.format(split), b.format(split)) for a, b in _SPLIT]
+    for pair in pairs + (_WHOLE if train else []):
+        if all(name in held for name in pair):
+            return pair
+    wanted = ", ".join(" and ".join(pair) for pair in pairs + (_WHOLE if train else []))
+    raise FormatError(f"{path}: holds {', '.join(held) or 'nothing'}; expected one of: {wanted}")
+
+
+def _images(where: str, x: Any) -> Array:
+    if not isinstance(x, np.ndarray):  # an entry that is not an array
+        raise FormatError(f"{where} is no array")
+    if x.ndim == 4 and x.shape[3] not in (1, 2, 3, 4) and x.shape[1] in (1, 2, 3, 4):
+        x = x.transpose(0, 2, 3, 1)
+    elif x.ndim != 3 and not (x.ndim == 4 and x.shape[3] in (1, 2, 3, 4)):
+        raise FormatError(
+            f"{where} has shape {x.shape}; expected (N, H, W), (N, H, W, C) or (N, C, H, W) with "
+            "1 to 4 channels"
+        )
+    if x.dtype.kind == "f":
+        return np.ascontiguousarray(x, np.float32)
+    if x.dtype.kind not in "iu":
+        raise FormatError(f"{where} is of dtype {x.dtype}; expected uint8 or floats")
+    if x.dtype != np.uint8 and x.size and (x.min() < 0 or x.max() > 255):
+        raise FormatError(f"{where} has {x.dtype} from {x.min()} to {x.max()}; expected 0 to 255")
+    return np.ascontiguousarray(x, np.uint8)
+
+
+def _labels(where: str, y: Any) -> Array:
+    if not isinstance(y, np.ndarray) or y.dtype.kind not in "iu":
+        raise FormatError(f"{where} is of {getattr(y, 'dtype', type(y))}; expected integers")
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise FormatError(f"{where} has shape {y.shape}; expected labels (N,) or (N, 1)")
+    labels: Array = y.astype(np.int64)
+    return labels
