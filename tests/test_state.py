@@ -303,10 +303,10 @@ def test_never_runs_code(tmp_path, monkeypatch):
     path = tmp_path / "model.pt"
     for protocol in (2, 3, 4, 5):
         path.write_bytes(pickle.dumps(Payload(), protocol))
-        refused(path, "runs whatever code", "safetensors.torch.save_file", str(path))
+        refused(path, "run whatever code", "rushlight convert", str(path))
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("model/data.pkl", pickle.dumps(Payload(), 2))
-    refused(path, "runs whatever code", "safetensors.torch.save_file")
+    refused(path, "run whatever code", "rushlight convert")
     with path.open("wb") as file:
         np.savez(file, a=np.array([Payload()]))
     refused(path, "numpy.load")

@@ -305,9 +305,8 @@ def _diagnosis(file: BinaryIO, path: PathLike, error: Exception) -> str:
 
 def _pickle_advice(path: PathLike) -> str:
     return (
-        "a pickle (torch.save); loading one runs whatever code it contains, so Rushlight does not. "
-        "Convert it where PyTorch is installed: safetensors.torch.save_file("
-        f"torch.load({str(path)!r}, weights_only=True), 'model.safetensors')"
+        "a pickle (torch.save), whose loading may run whatever code it contains. Its weights are "
+        f"read without that by: rushlight convert {os.fspath(path)} weights.safetensors"
     )
 
 
