@@ -45,10 +45,10 @@ def test_fastvit_folds(name, after):
     model = randomised(models.image_model(f"fastvit_{name}")).eval()
     x = rl.randn(1, 3, 64, 64)
     assert count(model) == COUNTS[f"fastvit_{name}"][-1]
-    folded = reparameterize(model, pairs=False)
-    assert count(folded) == after
-    assert difference(model, folded, x) <= 1e-4
-    everything = reparameterize(model)
+    for folded in (reparameterize(model), reparameterize(model, x)):
+        assert count(folded) == after
+        assert difference(model, folded, x) <= 1e-4
+    everything = reparameterize(model, extra=True)
     blocks = sum(fastvit.VARIANTS[name].depths)
     ffns = [m for m in everything.modules() if isinstance(m, fastvit.ConvFFN)]
     assert len(ffns) == blocks
@@ -58,8 +58,8 @@ def test_fastvit_folds(name, after):
     assert difference(model, everything, x) <= 1e-4
     model.double()
     x = x.double()
-    assert difference(model, reparameterize(model, pairs=False), x) <= 1e-10
-    assert difference(model, reparameterize(model, x), x) <= 1e-10
+    assert difference(model, reparameterize(model), x) <= 1e-10
+    assert difference(model, reparameterize(model, x, extra=True), x) <= 1e-10
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_other_networks_fold(name, after, convolutions):
 
 def test_overparameterised_fastvit_folds_to_the_same_size():
     model = randomised(models.fastvit_t8(branches=4)).eval().double()
-    folded = reparameterize(model, pairs=False)
+    folded = reparameterize(model)
     assert count(folded) == 3_996_040 < 4_026_232 < count(model)
     x = rl.randn(1, 3, 64, 32, dtype=rl.float64)
     assert difference(model, folded, x) <= 1e-10
 
 
 def test_folded_names_are_those_of_apple():
-    folded = reparameterize(models.fastvit_sa12().eval(), pairs=False)
+    folded = reparameterize(models.fastvit_sa12().eval())
     state = folded.state_dict()
     for name, shape in {
         "patch_embed.0.reparam_conv.weight": (64, 3, 3, 3),
@@ -109,7 +109,7 @@ def test_folded_names_are_those_of_apple():
     }.items():
         assert state[name].shape == shape
     assert not [name for name in state if "rbr" in name or "small" in name]
-    again = reparameterize(models.fastvit_sa12().eval(), pairs=False)
+    again = reparameterize(models.fastvit_sa12().eval())
     assert again.load_state_dict(state) == ([], [])
     assert [y.shape[1] for y in again.features(rl.zeros(1, 3, 32, 32)).values()] == [
         64, 64, 128, 256, 512,

@@ -42,7 +42,8 @@ class ConvNorm(nn.Module):
     (B, channels, Y, X) -> (B, out, Y / stride, X / stride).
     """
 
-    conv_bn_pairs = (("conv", "bn"),)
+    conv_bn_pairs = ()  # on its own, as in FastViT's FFN, the published folded form keeps its norm
+    extra_bn_pairs = (("conv", "bn"),)
 
     def __init__(
         self, channels: int, out: int, kernel_size: int, stride: int = 1, groups: int = 1

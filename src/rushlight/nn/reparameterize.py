@@ -133,14 +133,17 @@ def _padded(weight: Array, window: tuple[int, ...]) -> Array:
 # ---- models ----
 
 
-def reparameterize(model: Module, example: Any = None, *, pairs: bool = True) -> Module:
+def reparameterize(
+    model: Module, example: Any = None, *, pairs: bool = True, extra: bool = False
+) -> Module:
     """A copy of a model for inference, in which as much as possible is one convolution.
 
     Folded are modules with a method `reparameterized`, which returns what takes their place (the
     blocks of MobileOne and FastViT), and, with pairs=True, every convolution that a BatchNorm
     follows: neighbours in a Sequential, and attributes that a class names in `conv_bn_pairs`. In
     place of such a BatchNorm there is an Identity, so that names stay. The model is left as it
-    is, and parameters require grad if one they came from did.
+    is, and parameters require grad if one they came from did. extra: also what a class names in
+    `extra_bn_pairs`, norms that the published folded form of a network keeps (FastViT's FFNs).
 
     example: an input, or a tuple of them; random numbers do. The copy's output is compared with
     the model's. Attributes that are merely named like a pair (conv1 and bn1, conv and bn, conv2
@@ -162,8 +165,8 @@ def reparameterize(model: Module, example: Any = None, *, pairs: bool = True) ->
         folded = _with_blocks_folded(copy.deepcopy(model), {})
     finally:
         set_rng_state(numbers)
-    if pairs:
-        for pair in _pairs(folded, _certain):
+    for wanted, find in ((pairs, _certain), (extra, _extra)):
+        for pair in _pairs(folded, find) if wanted else ():
             pair.fold()
     if example is not None:
         inputs = example if isinstance(example, tuple) else (example,)
@@ -263,8 +266,14 @@ def _certain(owner: Module, names: list[str]) -> Iterator[tuple[str, str, bool]]
         yield first, second, False
 
 
+def _extra(owner: Module, names: list[str]) -> Iterator[tuple[str, str, bool]]:
+    for first, second in getattr(owner, "extra_bn_pairs", ()):
+        yield first, second, False
+
+
 def _look_like_it(owner: Module, names: list[str]) -> Iterator[tuple[str, str, bool]]:
-    for first in names:
+    """Names, of a class that does not declare any."""
+    for first in names if not hasattr(owner, "conv_bn_pairs") else ():
         if "conv" in first:
             for word in ("bn", "norm"):
                 yield first, first.replace("conv", word), True
