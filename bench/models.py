@@ -7,7 +7,7 @@ Shapes: B batch, T time, D model width, H heads, K head width, G key heads, V vo
 from __future__ import annotations
 
 import rushlight as rl
-from rushlight import nn
+from rushlight import models, nn
 from rushlight.nn import functional as F
 
 
@@ -20,6 +20,15 @@ class MLP(nn.Module):
         first, _, last = self.net
         hidden = F.linear(x, first.weight, first.bias, activation="silu")  # (B, 128)
         return F.cross_entropy(last(hidden), y)
+
+
+class LeNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = models.LeNet()
+
+    def forward(self, x, y):
+        return F.nll_loss(self.net(x), y)
 
 
 class GPTBlock(nn.Module):
@@ -118,8 +127,12 @@ def token_batch(vocabulary, batch, context):
 
 def build(name):
     """(model, optimizer, batch, clip or None, samples or tokens per step), as in workloads.py."""
-    clip = None
-    if name == "mlp":
+    clip, optimizer = None, None
+    if name == "lenet":
+        model, items = LeNet(), 64
+        batch = rl.randn(64, 1, 28, 28), rl.randint(0, 10, (64,))
+        optimizer = rl.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
+    elif name == "mlp":
         model, items = MLP(), 64
         batch = rl.randn(64, 784), rl.randint(0, 10, (64,))
     elif name == "gpt-nano":
@@ -133,4 +146,4 @@ def build(name):
         model, batch, items = GPT(50257, 64, 12, 12, 768), token_batch(50257, 4, 64), 4 * 64
     else:
         raise SystemExit(f"unknown workload {name!r}")
-    return model, rl.optim.AdamW(model.parameters(), lr=1e-3), batch, clip, items
+    return model, optimizer or rl.optim.AdamW(model.parameters(), lr=1e-3), batch, clip, items

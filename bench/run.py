@@ -23,7 +23,7 @@ from statistics import median, quantiles
 from column import PEAK_SIZE
 
 HERE = Path(__file__).resolve().parent
-WORKLOADS = ("mlp", "gpt-nano", "gpt-char", "llama-char", "gpt2")
+WORKLOADS = ("mlp", "lenet", "gpt-nano", "gpt-char", "llama-char", "gpt2")
 COLUMNS = ("torch", "script", "fused")
 IMPORT_ROUNDS = 9
 PEAK_FLOPS = 2.0 * PEAK_SIZE**3
@@ -45,8 +45,9 @@ def transformer_flops(
 
 
 FLOPS = {
-    # the gradient of the input is not needed
+    # the gradient of the input is not needed in the first layer
     "mlp": 64 * (4 * 784 * 128 + 6 * 128 * 10),
+    "lenet": 64 * (4 * 144_000 + 6 * 320_000 + 6 * (320 * 50 + 50 * 10)),
     "gpt-nano": transformer_flops(12 * 64, 64, 4, 128, 12 * 128**2, 65),
     "gpt-char": transformer_flops(16 * 256, 256, 6, 384, 12 * 384**2, 65),
     "llama-char": transformer_flops(
