@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, TypeAlias
@@ -34,7 +33,7 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         if os.path.exists(target):
-            shutil.copymode(target, part)
+            os.chmod(part, os.stat(target).st_mode & 0o7777)
         os.replace(part, target)
     except BaseException as error:
         with suppress(OSError):

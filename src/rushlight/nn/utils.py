@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rushlight import kernels
 from rushlight.autograd import changed_in_place, new_tensor, no_grad
 from rushlight.kernels import Array
 from rushlight.nn.module import Module
-from rushlight.nn.reparameterize import reparameterize as reparameterize
 from rushlight.tensor import Tensor
 
 
@@ -70,3 +70,12 @@ def evaluating(module: Module) -> Iterator[None]:
     finally:
         for each, mode in modes:
             each.training = mode
+
+
+def __getattr__(name: str) -> Any:
+    """What few need, and takes a quarter of Rushlight's time to load."""
+    if name == "reparameterize":
+        from rushlight.nn.reparameterize import reparameterize
+
+        return reparameterize
+    raise AttributeError(f"module 'rushlight.nn.utils' has no attribute {name!r}")

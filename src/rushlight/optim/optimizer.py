@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -51,6 +50,8 @@ class Optimizer:
         options misspelt or out of range, non-leaf or repeated parameters.
         """
         for name in set(group) - set(self.defaults) - {"params"}:
+            import difflib  # here: nobody who spells it right needs it
+
             meant = difflib.get_close_matches(name, self.defaults, 1, 0.8)
             if meant:
                 raise ValueError(
