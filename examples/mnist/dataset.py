@@ -1,7 +1,7 @@
 """MNIST as tensors: images (N, 1, 28, 28), normalised, and labels (N,)."""
 
 import rushlight as rl
-from rushlight.data import DataLoader, TensorDataset
+from rushlight.data import DataLoader
 from rushlight.data.vision import MNIST
 
 MEAN, STD = 0.1307, 0.3081  # of all pixels of the training images, on a scale from 0 to 1
@@ -9,9 +9,7 @@ MEAN, STD = 0.1307, 0.3081  # of all pixels of the training images, on a scale f
 
 def tensors(root, train, download=False):
     """The training or the test set as a TensorDataset."""
-    data = MNIST(root, train=train, download=download)
-    images = rl.tensor(data.data[:, None], dtype=rl.float32)
-    return TensorDataset((images / 255 - MEAN) / STD, rl.tensor(data.targets))
+    return MNIST(root, train=train, download=download).to_tensors(MEAN, STD)
 
 
 def loaders(root, batch, test_batch=1000, workers=1, download=False):

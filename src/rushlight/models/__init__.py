@@ -14,7 +14,7 @@ from rushlight.models.fastvit import (
 )
 from rushlight.models.gpt import GPT
 from rushlight.models.images import IMAGE_MODELS, image_model
-from rushlight.models.lenet import LeNet
+from rushlight.models.lenet import LeNet, lenet
 from rushlight.models.mobileone import MobileOne, MobileOneBlock, mobileone_s0
 from rushlight.models.resnet import ResNet, resnet18, resnet34, resnet50
 from rushlight.models.vit import ViT, vit_small, vit_tiny

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from rushlight.models import efficientnet, fastvit, mobileone, resnet, vit
-from rushlight.models.lenet import LeNet
+from rushlight.models.lenet import lenet
 from rushlight.nn import Module
 
 _BUILDERS: tuple[Any, ...] = (
+    lenet,
     resnet.resnet18,
     resnet.resnet34,
     resnet.resnet50,
@@ -27,10 +28,7 @@ _BUILDERS: tuple[Any, ...] = (
     efficientnet.efficientnet_lite0,
 )
 
-IMAGE_MODELS: dict[str, Callable[..., Module]] = {
-    "lenet": LeNet,
-    **{build.__name__: build for build in _BUILDERS},
-}
+IMAGE_MODELS: dict[str, Callable[..., Module]] = {build.__name__: build for build in _BUILDERS}
 
 
 def image_model(name: str, num_classes: int = 1000, in_channels: int = 3, **options: Any) -> Module:

@@ -31,3 +31,8 @@ class LeNet(nn.Module):
         x = F.relu(F.max_pool2d(self.conv2_drop(self.conv2(x)), 2))  # (B, 20, 4, 4)
         x = self.dropout(F.relu(self.fc1(x.flatten(1))))  # (B, 50)
         return F.log_softmax(self.fc2(x), 1)
+
+
+def lenet(num_classes: int = 10, in_channels: int = 1, *, dropout: float = 0.5) -> LeNet:
+    """See `LeNet`."""
+    return LeNet(num_classes, in_channels, dropout=dropout)

@@ -6,6 +6,8 @@ Source: Dosovitskiy et al. 2020, arXiv:2010.11929; sizes of Touvron et al. 2020,
 
 from __future__ import annotations
 
+from typing import Any
+
 import rushlight as rl
 from rushlight import nn
 from rushlight.errors import ShapeError
@@ -134,27 +136,11 @@ class ViT(nn.Module):
         return self.head(self.features(x)[:, 0])  # type: ignore[no-any-return]
 
 
-def vit_tiny(
-    num_classes: int = 1000,
-    in_channels: int = 3,
-    *,
-    image: int = 224,
-    patch: int = 16,
-    drop_path: float = 0.0,
-) -> ViT:
-    """Width 192, 5 717 416 parameters."""
-    size = {"image": image, "patch": patch}
-    return ViT(192, 3, 12, num_classes, in_channels, **size, drop_path=drop_path)
+def vit_tiny(num_classes: int = 1000, in_channels: int = 3, **options: Any) -> ViT:
+    """Width 192, 5 717 416 parameters.  options: image, patch, drop_path of `ViT`."""
+    return ViT(192, 3, 12, num_classes, in_channels, **options)
 
 
-def vit_small(
-    num_classes: int = 1000,
-    in_channels: int = 3,
-    *,
-    image: int = 224,
-    patch: int = 16,
-    drop_path: float = 0.0,
-) -> ViT:
-    """Width 384, 22 050 664 parameters."""
-    size = {"image": image, "patch": patch}
-    return ViT(384, 6, 12, num_classes, in_channels, **size, drop_path=drop_path)
+def vit_small(num_classes: int = 1000, in_channels: int = 3, **options: Any) -> ViT:
+    """Width 384, 22 050 664 parameters.  options: image, patch, drop_path of `ViT`."""
+    return ViT(384, 6, 12, num_classes, in_channels, **options)

@@ -8,14 +8,14 @@ from typing import Any
 from rushlight import creation, ops
 from rushlight.dtypes import dtype, float32
 from rushlight.nn import init
-from rushlight.nn.module import Module, Parameter
+from rushlight.nn.function import FunctionLayer
+from rushlight.nn.module import Parameter
 from rushlight.ops.conv import Size, sizes
-from rushlight.tensor import Tensor
 
 Dtype = dtype
 
 
-class _Conv(Module):
+class _Conv(FunctionLayer):
     """What the layers share.
 
     weight and bias start uniform within ± 1 / sqrt(fan_in), fan_in being the number of weights
@@ -24,6 +24,7 @@ class _Conv(Module):
 
     axes: int
     transposed = False
+    options: tuple[str, ...] = ("weight", "bias", "stride", "padding", "dilation", "groups")
     bias: Parameter | None
 
     def __init__(
@@ -93,11 +94,7 @@ class Conv1d(_Conv):
     """
 
     axes = 1
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See `conv1d`."""
-        options = self.stride, self.padding, self.dilation, self.groups
-        return ops.conv1d(x, self.weight, self.bias, *options)
+    function = staticmethod(ops.conv1d)
 
 
 class Conv2d(_Conv):
@@ -107,11 +104,7 @@ class Conv2d(_Conv):
     """
 
     axes = 2
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See `conv2d`."""
-        options = self.stride, self.padding, self.dilation, self.groups
-        return ops.conv2d(x, self.weight, self.bias, *options)
+    function = staticmethod(ops.conv2d)
 
 
 class Conv3d(_Conv):
@@ -121,17 +114,14 @@ class Conv3d(_Conv):
     """
 
     axes = 3
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See `conv3d`."""
-        options = self.stride, self.padding, self.dilation, self.groups
-        return ops.conv3d(x, self.weight, self.bias, *options)
+    function = staticmethod(ops.conv3d)
 
 
 class _ConvTranspose(_Conv):
     """See `conv_transpose2d`: weight is (in_channels, out_channels / groups, ...)."""
 
     transposed = True
+    options = ("weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 
     def __init__(
         self,
@@ -165,30 +155,18 @@ class ConvTranspose1d(_ConvTranspose):
     """Transposed convolution over one axis.  (N, in_channels, L) -> (N, out_channels, L')."""
 
     axes = 1
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See `conv_transpose1d`."""
-        options: Any = self.stride, self.padding, self.output_padding, self.groups, self.dilation
-        return ops.conv_transpose1d(x, self.weight, self.bias, *options)
+    function = staticmethod(ops.conv_transpose1d)
 
 
 class ConvTranspose2d(_ConvTranspose):
     """Transposed convolution over images.  (N, in_channels, H, W) -> (N, out_channels, H', W')."""
 
     axes = 2
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See `conv_transpose2d`."""
-        options: Any = self.stride, self.padding, self.output_padding, self.groups, self.dilation
-        return ops.conv_transpose2d(x, self.weight, self.bias, *options)
+    function = staticmethod(ops.conv_transpose2d)
 
 
 class ConvTranspose3d(_ConvTranspose):
     """Transposed convolution over volumes.  (N, in_channels, D, H, W) -> (N, out_channels, ...)."""
 
     axes = 3
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See `conv_transpose3d`."""
-        options: Any = self.stride, self.padding, self.output_padding, self.groups, self.dilation
-        return ops.conv_transpose3d(x, self.weight, self.bias, *options)
+    function = staticmethod(ops.conv_transpose3d)

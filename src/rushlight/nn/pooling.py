@@ -5,23 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from rushlight import ops
-from rushlight.nn.module import Module
+from rushlight.nn.function import FunctionLayer
 from rushlight.ops.conv import Size
-from rushlight.tensor import Tensor
 
 
-class _Pool(Module):
-    """A function with options that are kept as attributes."""
+class MaxPool1d(FunctionLayer):
+    """The largest of each window.  (N, C, L) -> (N, C, L'): see `max_pool1d`."""
 
-    shown: tuple[str, ...] = ("kernel_size", "stride", "padding")
-
-    def extra_repr(self) -> str:
-        """The options."""
-        return ", ".join(f"{name}={getattr(self, name)}" for name in self.shown)
-
-
-class _MaxPool(_Pool):
+    function = staticmethod(ops.max_pool1d)
     shown = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    options = (*shown, "return_indices")
 
     def __init__(
         self,
@@ -38,38 +31,25 @@ class _MaxPool(_Pool):
         self.padding, self.dilation = padding, dilation
         self.return_indices, self.ceil_mode = return_indices, ceil_mode
 
-    def options(self) -> Any:
-        """What the function takes after its input."""
-        names = "kernel_size stride padding dilation ceil_mode return_indices"
-        return tuple(getattr(self, name) for name in names.split())
 
-
-class MaxPool1d(_MaxPool):
-    """The largest of each window.  (N, C, L) -> (N, C, L'): see `max_pool1d`."""
-
-    def forward(self, x: Tensor) -> Any:
-        """See `max_pool1d`."""
-        return ops.max_pool1d(x, *self.options())
-
-
-class MaxPool2d(_MaxPool):
+class MaxPool2d(MaxPool1d):
     """The largest of each window.  (N, C, H, W) -> (N, C, H', W'): see `max_pool2d`."""
 
-    def forward(self, x: Tensor) -> Any:
-        """See `max_pool2d`."""
-        return ops.max_pool2d(x, *self.options())
+    function = staticmethod(ops.max_pool2d)
 
 
-class MaxPool3d(_MaxPool):
+class MaxPool3d(MaxPool1d):
     """The largest of each window.  (N, C, D, H, W) -> (N, C, D', H', W'): see `max_pool3d`."""
 
-    def forward(self, x: Tensor) -> Any:
-        """See `max_pool3d`."""
-        return ops.max_pool3d(x, *self.options())
+    function = staticmethod(ops.max_pool3d)
 
 
-class AvgPool1d(_Pool):
+class AvgPool1d(FunctionLayer):
     """The mean of each window.  (N, C, L) -> (N, C, L'): see `avg_pool1d`."""
+
+    function = staticmethod(ops.avg_pool1d)
+    shown = ("kernel_size", "stride", "padding")
+    options: tuple[str, ...] = (*shown, "ceil_mode", "count_include_pad")
 
     def __init__(
         self,
@@ -85,18 +65,12 @@ class AvgPool1d(_Pool):
         self.padding = padding
         self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
 
-    def options(self) -> Any:
-        """What the function takes after its input."""
-        names = "kernel_size stride padding ceil_mode count_include_pad"
-        return tuple(getattr(self, name) for name in names.split())
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See `avg_pool1d`."""
-        return ops.avg_pool1d(x, *self.options())
-
 
 class AvgPool2d(AvgPool1d):
     """The mean of each window.  (N, C, H, W) -> (N, C, H', W'): see `avg_pool2d`."""
+
+    function = staticmethod(ops.avg_pool2d)
+    options = (*AvgPool1d.options, "divisor_override")
 
     def __init__(
         self,
@@ -110,72 +84,49 @@ class AvgPool2d(AvgPool1d):
         super().__init__(kernel_size, stride, padding, ceil_mode, count_include_pad)
         self.divisor_override = divisor_override
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See `avg_pool2d`."""
-        options: Any = (*self.options(), self.divisor_override)
-        return ops.avg_pool2d(x, *options)
-
 
 class AvgPool3d(AvgPool2d):
     """The mean of each window.  (N, C, D, H, W) -> (N, C, D', H', W'): see `avg_pool3d`."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See `avg_pool3d`."""
-        options: Any = (*self.options(), self.divisor_override)
-        return ops.avg_pool3d(x, *options)
+    function = staticmethod(ops.avg_pool3d)
 
 
-class _AdaptivePool(_Pool):
-    shown = ("output_size",)
+class AdaptiveAvgPool1d(FunctionLayer):
+    """As many means as wanted.  (N, C, L) -> (N, C, output_size): see `adaptive_avg_pool2d`."""
+
+    function = staticmethod(ops.adaptive_avg_pool1d)
+    options = shown = ("output_size",)
 
     def __init__(self, output_size: Any) -> None:
         super().__init__()
         self.output_size = output_size
 
 
-class AdaptiveAvgPool1d(_AdaptivePool):
-    """As many means as wanted.  (N, C, L) -> (N, C, output_size): see `adaptive_avg_pool2d`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See `adaptive_avg_pool1d`."""
-        return ops.adaptive_avg_pool1d(x, self.output_size)
-
-
-class AdaptiveAvgPool2d(_AdaptivePool):
+class AdaptiveAvgPool2d(AdaptiveAvgPool1d):
     """As many means as wanted.  (N, C, H, W) -> (N, C, *output_size): see `adaptive_avg_pool2d`."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See `adaptive_avg_pool2d`."""
-        return ops.adaptive_avg_pool2d(x, self.output_size)
+    function = staticmethod(ops.adaptive_avg_pool2d)
 
 
-class AdaptiveAvgPool3d(_AdaptivePool):
+class AdaptiveAvgPool3d(AdaptiveAvgPool1d):
     """As many means as wanted, over three axes: see `adaptive_avg_pool3d`."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See `adaptive_avg_pool3d`."""
-        return ops.adaptive_avg_pool3d(x, self.output_size)
+    function = staticmethod(ops.adaptive_avg_pool3d)
 
 
-class AdaptiveMaxPool1d(_AdaptivePool):
+class AdaptiveMaxPool1d(AdaptiveAvgPool1d):
     """As many largest elements as wanted.  (N, C, L) -> (N, C, output_size)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See `adaptive_max_pool1d`."""
-        return ops.adaptive_max_pool1d(x, self.output_size)
+    function = staticmethod(ops.adaptive_max_pool1d)
 
 
-class AdaptiveMaxPool2d(_AdaptivePool):
+class AdaptiveMaxPool2d(AdaptiveAvgPool1d):
     """As many largest elements as wanted.  (N, C, H, W) -> (N, C, *output_size)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See `adaptive_max_pool2d`."""
-        return ops.adaptive_max_pool2d(x, self.output_size)
+    function = staticmethod(ops.adaptive_max_pool2d)
 
 
-class AdaptiveMaxPool3d(_AdaptivePool):
+class AdaptiveMaxPool3d(AdaptiveAvgPool1d):
     """As many largest elements as wanted, over three axes: see `adaptive_max_pool3d`."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See `adaptive_max_pool3d`."""
-        return ops.adaptive_max_pool3d(x, self.output_size)
+    function = staticmethod(ops.adaptive_max_pool3d)

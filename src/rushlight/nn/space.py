@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rushlight import ops
-from rushlight.nn.module import Module
+from rushlight.nn.function import FunctionLayer
 from rushlight.ops.conv import Size
-from rushlight.tensor import Tensor
 
 
-class _Options(Module):
-    """A function with options that are kept as attributes."""
-
-    shown: tuple[str, ...] = ()
-
-    def extra_repr(self) -> str:
-        """The options."""
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.shown)
-
-
-class Upsample(_Options):
+class Upsample(FunctionLayer):
     """Another size, larger or smaller.  (N, C, ...) -> (N, C, ...): see `interpolate`."""
 
+    function = staticmethod(ops.interpolate)
     shown = ("size", "scale_factor", "mode")
+    options = (*shown, "align_corners", "recompute_scale_factor")
 
     def __init__(
         self,
@@ -39,50 +30,35 @@ class Upsample(_Options):
         self.align_corners = align_corners
         self.recompute_scale_factor = recompute_scale_factor
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See `interpolate`."""
-        return ops.interpolate(
-            x,
-            self.size,
-            self.scale_factor,
-            self.mode,
-            self.align_corners,
-            self.recompute_scale_factor,
-        )
 
-
-class PixelShuffle(_Options):
+class PixelShuffle(FunctionLayer):
     """Channels become space.  (..., C r^2, H, W) -> (..., C, H r, W r): see `pixel_shuffle`."""
 
-    shown = ("upscale_factor",)
+    function = staticmethod(ops.pixel_shuffle)
+    options = shown = ("upscale_factor",)
 
     def __init__(self, upscale_factor: int) -> None:
         super().__init__()
         self.upscale_factor = upscale_factor
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See `pixel_shuffle`."""
-        return ops.pixel_shuffle(x, self.upscale_factor)
 
-
-class PixelUnshuffle(_Options):
+class PixelUnshuffle(FunctionLayer):
     """Space becomes channels.  (..., C, H r, W r) -> (..., C r^2, H, W): see `pixel_unshuffle`."""
 
-    shown = ("downscale_factor",)
+    function = staticmethod(ops.pixel_unshuffle)
+    options = shown = ("downscale_factor",)
 
     def __init__(self, downscale_factor: int) -> None:
         super().__init__()
         self.downscale_factor = downscale_factor
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See `pixel_unshuffle`."""
-        return ops.pixel_unshuffle(x, self.downscale_factor)
 
-
-class Unfold(_Options):
+class Unfold(FunctionLayer):
     """Every window as a column.  (N, C, H, W) -> (N, C * KH * KW, L): see `unfold`."""
 
+    function: Callable[..., Any] = staticmethod(ops.unfold)
     shown: tuple[str, ...] = ("kernel_size", "dilation", "padding", "stride")
+    options = shown
 
     def __init__(
         self, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1
@@ -91,15 +67,12 @@ class Unfold(_Options):
         self.kernel_size, self.dilation = kernel_size, dilation
         self.padding, self.stride = padding, stride
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See `unfold`."""
-        return ops.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)
-
 
 class Fold(Unfold):
     """The sum of windows.  (N, C * KH * KW, L) -> (N, C, *output_size): see `fold`."""
 
-    shown = ("output_size", *Unfold.shown)
+    function = staticmethod(ops.fold)
+    options = shown = ("output_size", *Unfold.shown)
 
     def __init__(
         self,
@@ -112,17 +85,14 @@ class Fold(Unfold):
         super().__init__(kernel_size, dilation, padding, stride)
         self.output_size = output_size
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See `fold`."""
-        options = self.kernel_size, self.dilation, self.padding, self.stride
-        return ops.fold(x, self.output_size, *options)
 
-
-class _Pad(_Options):
+class _Pad(FunctionLayer):
     """See `pad`.  padding: one number for all sides, or (left, right, top, bottom)."""
 
+    function = staticmethod(ops.pad)
     mode = "constant"
     value: float = 0.0
+    options = ("padding", "mode", "value")
     shown: tuple[str, ...] = ("padding",)
 
     def __init__(self, padding: int | Sequence[int]) -> None:
@@ -131,10 +101,6 @@ class _Pad(_Options):
         if len(sides) != 4:
             raise ValueError(f"{type(self).__name__}: expected 1 or 4 numbers, got {padding!r}")
         self.padding: tuple[int, ...] = sides
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See `pad`."""
-        return ops.pad(x, self.padding, self.mode, self.value)
 
 
 class ConstantPad2d(_Pad):
