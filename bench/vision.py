@@ -1,0 +1,131 @@
+"""Images: ResNet-18 beside PyTorch, and what folding gives.
+
+python bench/vision.py [--rounds 9] [--seconds 0.4] [--threads 2]
+
+Both libraries take turns in one process, with the same weights. ResNet-18 trains on 16 images of
+64 x 64 and classifies one of 256 x 256; folded networks (nn.utils.reparameterize) are measured
+against PyTorch's as it is, and against themselves unfolded. A figure is a median over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+import torch.nn.functional as TF
+from torch import nn as tnn
+
+import rushlight as rl
+import rushlight.nn.functional as RF
+from rushlight import models, nn
+
+
+class Block(tnn.Module):
+    def __init__(self, before: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = tnn.Conv2d(before, width, 3, stride, 1, bias=False), norm(width)
+        self.conv2, self.bn2 = tnn.Conv2d(width, width, 3, 1, 1, bias=False), norm(width)
+        self.downsample = None
+        if stride != 1 or before != width:
+            short = tnn.Conv2d(before, width, 1, stride, bias=False)
+            self.downsample = tnn.Sequential(short, norm(width))
+
+    def forward(self, x):
+        skip = x if self.downsample is None else self.downsample(x)
+        y = TF.relu(self.bn1(self.conv1(x)), inplace=True)
+        return TF.relu(self.bn2(self.conv2(y)).add_(skip), inplace=True)
+
+
+class ResNet18(tnn.Module):
+    """PyTorch's side, under torchvision's names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = tnn.Conv2d(3, 64, 7, 2, 3, bias=False), norm(64)
+        for number, (before, width) in enumerate(((64, 64), (64, 128), (128, 256), (256, 512)), 1):
+            blocks = Block(before, width, 1 + (number > 1)), Block(width, width, 1)
+            self.add_module(f"layer{number}", tnn.Sequential(*blocks))
+        self.fc = tnn.Linear(512, 1000)
+
+    def forward(self, x):
+        x = TF.max_pool2d(TF.relu(self.bn1(self.conv1(x)), inplace=True), 3, 2, 1)
+        for number in range(1, 5):
+            x = getattr(self, f"layer{number}")(x)
+        return self.fc(x.mean((2, 3)))
+
+
+norm = tnn.BatchNorm2d
+
+
+def training(model, functional, optimizer, x, y) -> Callable[[], None]:
+    def step() -> None:
+        loss = functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def inference(model, no_grad, x) -> Callable[[], None]:
+    @no_grad()
+    def step() -> None:
+        model(x)
+
+    return step
+
+
+def turn(step: Callable[[], None], seconds: float) -> float:
+    """Milliseconds a step."""
+    step()
+    steps, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        step()
+        steps += 1
+    return (time.perf_counter() - start) / steps * 1e3
+
+
+def compare(name: str, first, second, options: argparse.Namespace) -> None:
+    """Print the first's time, the second's, and the median ratio with its quartiles."""
+    pairs = [
+        [turn(step, options.seconds) for step in (first, second)] for _ in range(options.rounds)
+    ]
+    ratios = sorted(a / b for a, b in pairs)
+    low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+    one, two = (median(column) for column in zip(*pairs, strict=True))
+    print(
+        f"{name:40} {one:8.2f} {two:8.2f}  {median(ratios):.2f} ({low:.2f} to {high:.2f})",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=0.4)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    rl.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads)
+    mine, peer = models.resnet18(), ResNet18()
+    peer.load_state_dict({k: torch.tensor(v.numpy()) for k, v in mine.state_dict().items()})
+    x, y = rl.randn(16, 3, 64, 64), rl.randint(0, 1000, (16,))
+    tx, ty = torch.tensor(x.numpy()), torch.tensor(y.numpy())
+    ours = training(mine, RF, rl.optim.SGD(mine.parameters(), 1e-4, 0.9), x, y)
+    theirs = training(peer, TF, torch.optim.SGD(peer.parameters(), 1e-4, 0.9), tx, ty)
+    compare("ResNet-18, training, 16 x 64 x 64", ours, theirs, options)
+    image = rl.randn(1, 3, 256, 256)
+    fused = inference(nn.utils.reparameterize(mine.eval()), rl.no_grad, image)
+    theirs = inference(peer.eval(), torch.no_grad, torch.tensor(image.numpy()))
+    compare("ResNet-18, folded, 1 x 256 x 256", fused, theirs, options)
+    net = models.fastvit_t8().eval()
+    folded = inference(nn.utils.reparameterize(net), rl.no_grad, image)
+    plain = inference(net, rl.no_grad, image)
+    compare("FastViT-T8, folded and as trained", folded, plain, options)
+
+
+if __name__ == "__main__":
+    main()
