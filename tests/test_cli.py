@@ -75,12 +75,14 @@ assert not {{"numpy", "rushlight"}} & set(sys.modules)
 
 
 def test_help_of_train_tells_every_key(capsys):
-    from rushlight_cli.config import FIELDS
+    from rushlight_cli.config import TASKS, fields, kind_of
 
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     printed = capsys.readouterr().out
-    assert all(f"\n  {name} " in printed for name in FIELDS)
+    for task in TASKS:
+        keys = printed.partition(f"--task {task}, with their defaults:")[2].partition("keys of")[0]
+        assert all(f"\n  {name} " in keys for name in fields(kind_of(task)))
 
 
 def test_info(capsys):
@@ -271,7 +273,7 @@ def test_changed_flags_are_refused_by_name(text, capsys, flags, name):
     [
         ("config.toml", lambda old: old.replace(b"lr = 0.004", b"lr = 0.5"), "lr was 0.004"),
         ("config.toml", lambda old: old.replace(b"steps = 5", b"steps = 9"), "steps was 5"),
-        ("tokens.bin", lambda old: old[:-1] + bytes([old[-1] ^ 1]), "text was"),
+        ("tokens.bin", lambda old: old[:-1] + bytes([old[-1] ^ 1]), "data was"),
     ],
 )
 def test_edited_runs_are_refused(text, capsys, name, change, message):

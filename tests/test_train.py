@@ -118,6 +118,42 @@ def test_no_steps_means_once_through_the_batches():
         train(model, [], loss, steps=1)
 
 
+def with_error(model, batch):
+    """Squares, and the mean absolute error as a tensor or a number, on every second batch."""
+    value, count = squares(model, batch)
+    error = (model(batch[0]) - batch[1]).abs().mean()
+    return (value, count, {"error": error, "twice": 2 * error.item()} if count > 1 else {})
+
+
+def test_metrics_are_means_over_the_items_that_have_them(tmp_path):
+    seen = []
+
+    class Watch(Callback):
+        def step(self, run):
+            seen.append((dict(run.metrics), dict(run.val_metrics)))
+
+    batches = [pairs(1.0, 3.0), pairs(9.0), pairs(2.0, 2.0, 5.0)]  # errors of the same sizes
+    model = line(1.0)
+    frozen = rl.optim.SGD(model.parameters(), lr=0.0)
+    options = {"optimizer": frozen, "callbacks": [Watch()], "folder": tmp_path, "log_every": 1}
+    train(model, batches, with_error, steps=1, accumulate=3, held_out=batches[:2], **options)
+    # errors 1, 3 and 2, 2, 5 of the first and third batch; 9 does not count
+    assert seen == [
+        (
+            {"error": pytest.approx(13 / 5), "twice": pytest.approx(26 / 5)},
+            {"error": 2.0, "twice": 4.0},
+        )
+    ]
+    told = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert (told["error"], told["val_error"]) == (pytest.approx(13 / 5), 2.0)
+
+
+@pytest.mark.parametrize("metrics", [3, {1: 2.0}, [("a", 1)]])
+def test_metrics_are_numbers_by_name(metrics):
+    with pytest.raises(ConfigError, match="metrics are numbers by name"):
+        train(line(), [pairs(1.0)], lambda m, b: (*squares(m, b), metrics))
+
+
 @pytest.mark.parametrize("result", [1.0, None, rl.ones(2), (rl.ones(2), 2)])
 def test_a_loss_is_one_number(result):
     with pytest.raises(ValueError, match="a loss function gives one number"):

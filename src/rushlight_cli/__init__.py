@@ -17,8 +17,9 @@ from rushlight_cli.config import UsageError, nearest
 from rushlight_cli.output import prepare
 
 COMMANDS = {
-    "train": "train a language model on text",
+    "train": "train a model on text or images",
     "sample": "let a trained model write",
+    "predict": "say what images show",
     "convert": "turn a .pth file of weights into safetensors",
     "info": "what this machine and installation have",
 }

@@ -1,4 +1,4 @@
-"""The configuration of `rushlight train`: one dataclass for flags, --set and config.toml."""
+"""The configuration of `rushlight train`: one dataclass a task for flags, --set and config.toml."""
 
 from __future__ import annotations
 
@@ -8,94 +8,106 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from typing import Any
 
-
-def _about(help: str, least: float | None = None, below: float | None = None) -> dict[str, Any]:
-    """What --help says of a key, and the range [least, below) of its values."""
-    return {"help": help, "least": least, "below": below}
-
-
-def _key(default: Any, *about: Any) -> Any:
-    return field(default=default, metadata=_about(*about))
-
-
-@dataclass(frozen=True)
-class Config:
-    """Everything that a training run depends on."""
-
-    files: list[str] = field(
-        default_factory=list,
-        metadata=_about("text files and folders; none: Python's standard library"),
-    )
-    preset: str = _key("gpt-nano", "sizes to start from")
-    tokens: str = _key("char", "byte or char")
-    layers: int = _key(4, "blocks of the model", 1)
-    heads: int = _key(4, "attention heads of a block", 1)
-    width: int = _key(128, "numbers per position, a multiple of heads", 1)
-    context: int = _key(64, "positions that the model sees", 1)
-    dropout: float = _key(0.0, "share of values dropped in training", 0, 1)
-    bias: bool = _key(False, "biases in the model")
-    steps: int = _key(2000, "updates of the weights", 0)
-    batch: int = _key(12, "windows of text in a batch", 1)
-    accumulate: int = _key(1, "batches to an update", 1)
-    lr: float = _key(4e-3, "highest learning rate", 0)
-    min_lr: float = _key(1e-4, "learning rate at the end", 0)
-    warmup: int = _key(100, "steps up to the highest rate, a tenth of all at most", 0)
-    weight_decay: float = _key(0.1, "AdamW's, of matrices", 0)
-    beta1: float = _key(0.9, "AdamW's decay of the mean gradient", 0, 1)
-    beta2: float = _key(0.99, "AdamW's decay of the mean square", 0, 1)
-    clip_norm: float = _key(1.0, "longest gradient; 0 clips none", 0)
-    ema: float = _key(0.0, "decay of averaged weights for evaluation; 0: none", 0, 1)
-    held_out: float = _key(0.1, "share of the text, at its end, that is not learned", 0, 1)
-    eval_every: int = _key(250, "steps between evaluations; 0: at the end only", 0)
-    eval_batches: int = _key(200, "most batches of an evaluation", 1)
-    save_every: int = _key(250, "steps between checkpoints; 0: at start and end only", 0)
-    log_every: int = _key(10, "steps between lines of metrics.jsonl", 1)
-    workers: int = _key(1, "threads that prepare batches; 0: none", 0)
-    seed: int = _key(1337, "of all random numbers", 0)
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "gpt-nano": {},  # the defaults
-    "gpt-char": {
-        "layers": 6,
-        "heads": 6,
-        "width": 384,
-        "context": 256,
-        "dropout": 0.2,
-        "lr": 1e-3,
-        "batch": 16,
-        "steps": 3000,
-    },
-}
-MOST = 10**12
-KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
-KINDS |= {"str": "text", "list[str]": "a list of texts"}
-FIELDS = {f.name: f for f in dataclasses.fields(Config)}
-CHOICES = {"preset": tuple(PRESETS), "tokens": ("byte", "char")}
+TASKS = {"text": "a language model on text", "vision": "a classifier of images"}
 
 
 class UsageError(Exception):
     """A command line or configuration that cannot be meant: exit code 2."""
 
 
-def make(settings: Mapping[str, Any], where: str) -> Config:
-    """A configuration from settings, the rest from its preset and the defaults.
+def about(
+    help: str,
+    least: float | None = None,
+    below: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """What --help says of a key, and the range [least, below) or the choices of its values."""
+    return {"help": help, "least": least, "below": below, "choices": choices}
+
+
+def key(default: Any, *facts: Any, **more: Any) -> Any:
+    """A key with its default; the rest as of `about`."""
+    return field(default=default, metadata=about(*facts, **more))
+
+
+@dataclass(frozen=True)
+class Config:
+    """What training runs of all tasks depend on; those of a task add theirs."""
+
+    task: str = key("text", "what is trained: text or vision", choices=tuple(TASKS))
+    files: list[str] = field(default_factory=list, metadata=about("what it is trained on"))
+    batch: int = key(64, "samples in a batch", 1)
+    accumulate: int = key(1, "batches to an update", 1)
+    lr: float = key(1e-3, "highest learning rate", 0)
+    min_lr: float = key(1e-5, "learning rate at the end", 0)
+    warmup: int = key(100, "steps up to the highest rate, a tenth of all at most", 0)
+    weight_decay: float = key(0.1, "AdamW's, of matrices", 0)
+    beta1: float = key(0.9, "AdamW's decay of the mean gradient", 0, 1)
+    beta2: float = key(0.99, "AdamW's decay of the mean square", 0, 1)
+    clip_norm: float = key(1.0, "longest gradient; 0 clips none", 0)
+    ema: float = key(0.0, "decay of averaged weights for evaluation; 0: none", 0, 1)
+    held_out: float = key(0.1, "share of the data that is not learned", 0, 1)
+    save_every: int = key(250, "steps between checkpoints; 0: at start and end only", 0)
+    log_every: int = key(10, "steps between lines of metrics.jsonl", 1)
+    workers: int = key(1, "threads that prepare batches; 0: none", 0)
+    seed: int = key(1337, "of all random numbers", 0)
+
+    @classmethod
+    def starting_from(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The defaults that these settings bring with them."""
+        return {}
+
+    @property
+    def name(self) -> str:
+        """What the run's folder is called when nobody says."""
+        return self.task
+
+    def check(self, where: str) -> None:
+        """Raise UsageError for keys that do not go together."""
+        if self.min_lr > self.lr:
+            raise UsageError(f"{where}: min_lr {self.min_lr} is above lr {self.lr}; set both")
+
+
+@cache
+def kind_of(task: str) -> type[Config]:
+    """The configuration of a task: `Settings` of the module with its name."""
+    kind: type[Config] = import_module(f"rushlight_cli.{task}").Settings
+    return kind
+
+
+def fields(kind: type[Config]) -> dict[str, Any]:
+    """The keys of a task by name."""
+    return {f.name: f for f in dataclasses.fields(kind)}
+
+
+MOST = 10**12
+KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+KINDS |= {"str": "text", "list[str]": "a list of texts"}
+
+
+def make(kind: type[Config], settings: Mapping[str, Any], where: str) -> Config:
+    """A configuration from settings, the rest from what they start from and the defaults.
 
     where: what the settings come from, for messages.  Raises: UsageError.
     """
-    for name in settings:
-        if name not in FIELDS:
-            raise UsageError(f"{where}: unknown key {name!r}{nearest(name, FIELDS)}")
-    checked = {name: _checked(name, value, where) for name, value in settings.items()}
-    preset = checked.get("preset", FIELDS["preset"].default)
-    config = Config(**{**PRESETS[preset], **checked})
-    if config.min_lr > config.lr:
-        raise UsageError(f"{where}: min_lr {config.min_lr} is above lr {config.lr}; set both")
-    if config.width % config.heads:
-        raise UsageError(f"{where}: width {config.width} is no multiple of heads {config.heads}")
+    known = fields(kind)
+    check_names(kind, settings, where)
+    checked = {name: _checked(known[name], value, where) for name, value in settings.items()}
+    config = kind(**{**kind.starting_from(checked), **checked})
+    config.check(where)
     return config
+
+
+def check_names(kind: type[Config], names: Iterable[str], where: str) -> None:
+    """Raise UsageError for a name that is no key of the task."""
+    known = fields(kind)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{where}: unknown key {name!r}{nearest(name, known)}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -105,10 +117,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
 
 
-def _checked(name: str, value: Any, where: str) -> Any:
-    kind = FIELDS[name].type
-    if name in CHOICES and value not in CHOICES[name]:
-        raise UsageError(f"{where}: unknown {name} {value!r}{nearest(str(value), CHOICES[name])}")
+def _checked(field: Any, value: Any, where: str) -> Any:
+    name, kind, about = field.name, field.type, field.metadata
+    choices = about["choices"]
+    if choices and value not in choices:
+        raise UsageError(f"{where}: unknown {name} {value!r}{nearest(str(value), choices)}")
     if kind == "list[str]":
         fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
         if fits and any(not item or "\0" in item for item in value):
@@ -124,14 +137,14 @@ def _checked(name: str, value: Any, where: str) -> Any:
         raise UsageError(f"{where}: {name} must be {KINDS[str(kind)]}, got {value!r}")
     if kind == "int" and abs(value) > MOST:
         raise UsageError(f"{where}: {name} must be at most {MOST}, got {value}")
-    least, below = FIELDS[name].metadata["least"], FIELDS[name].metadata["below"]
+    least, below = about["least"], about["below"]
     if least is not None and not least <= value < (math.inf if below is None else below):
         end = "" if below is None else f" and below {below}"
         raise UsageError(f"{where}: {name} must be at least {least}{end}, got {value}")
     return value
 
 
-def parse(assignment: str, flag: str | None = None) -> tuple[str, Any]:
+def parse(kind: type[Config], assignment: str, flag: str | None = None) -> tuple[str, Any]:
     """The name and value of `key=value`, the value as the key's type wants it.
 
     flag: what was typed, for messages.  Raises: UsageError.
@@ -141,15 +154,14 @@ def parse(assignment: str, flag: str | None = None) -> tuple[str, Any]:
     name = name.strip()
     if not equals:
         raise UsageError(f"{flag}: expected key=value")
-    if name not in FIELDS:
-        raise UsageError(f"{flag}: unknown key {name!r}{nearest(name, FIELDS)}")
+    check_names(kind, [name], flag)
     readers: dict[Any, Any] = {"int": int, "float": float, "str": str, "list[str]": _words}
     readers["bool"] = {"true": True, "false": False}.__getitem__
-    kind = FIELDS[name].type
+    wanted = fields(kind)[name].type
     try:
-        return name, readers[kind](text.strip())
+        return name, readers[wanted](text.strip())
     except (ValueError, KeyError):
-        raise UsageError(f"{flag}: {name} must be {KINDS[str(kind)]}, got {text!r}") from None
+        raise UsageError(f"{flag}: {name} must be {KINDS[str(wanted)]}, got {text!r}") from None
 
 
 def _words(text: str) -> list[str]:
@@ -159,8 +171,8 @@ def _words(text: str) -> list[str]:
 def to_toml(config: Config) -> str:
     """The configuration as config.toml holds it, each key with what it means."""
     lines = ["# rushlight train --config FILE trains again with these settings"]
-    for name, value in dataclasses.asdict(config).items():
-        lines.append(f"{name} = {_toml(value)}  # {FIELDS[name].metadata['help']}")
+    for name, known in fields(type(config)).items():
+        lines.append(f"{name} = {_toml(getattr(config, name))}  # {known.metadata['help']}")
     return "\n".join(lines) + "\n"
 
 
@@ -172,11 +184,12 @@ def _toml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def table() -> str:
-    """The keys with their defaults and meaning, for --help."""
-    defaults = dataclasses.asdict(Config())
+def table(kind: type[Config]) -> str:
+    """The keys of a task with their defaults and meaning, for --help."""
+    config = kind()
     rows = [
-        f"  {name:13} {_toml(defaults[name]):11} {known.metadata['help']}"
-        for name, known in FIELDS.items()
+        f"  {name:15} {_toml(getattr(config, name)):11} {known.metadata['help']}"
+        for name, known in fields(kind).items()
     ]
-    return "keys of --set and of a config file, with their defaults:\n" + "\n".join(rows)
+    title = f"keys of --set and of a config file for --task {config.task}, with their defaults:"
+    return title + "\n" + "\n".join(rows)

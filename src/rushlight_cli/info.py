@@ -9,7 +9,8 @@ from importlib import metadata
 from pathlib import Path
 
 OPTIONAL = {
-    "matplotlib": "loss curves",
+    "matplotlib": "loss curves, confusion matrices",
+    "pillow": "image files",
     "tensorboardX": "TensorBoard events",
     "torch": "comparisons in tests and bench",
 }
@@ -63,3 +64,12 @@ def _memory() -> str:
     except (AttributeError, ValueError, OSError):
         return "unknown on this system"
     return f"{total / 2**30:.1f} GiB, {free / 2**30:.1f} GiB of it unused"
+
+
+def machine() -> str:
+    """Threads and instruction-set level in use, for the first lines of a run."""
+    import rushlight as rl
+    from rushlight._core import level
+
+    threads = rl.get_num_threads()
+    return f"{threads} thread{'s' * (threads != 1)}, level {level()}"

@@ -6,26 +6,62 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rushlight_cli.config import FIELDS, Config, UsageError, make, parse
+from rushlight_cli.config import (
+    TASKS,
+    Config,
+    UsageError,
+    check_names,
+    fields,
+    kind_of,
+    make,
+    nearest,
+    parse,
+)
 
 CONFIG, CHECKPOINT, LAST = "config.toml", "resume.safetensors", "last.safetensors"
 RUNS = Path("runs")
 
 
-def given_settings(options: argparse.Namespace) -> dict[str, Any]:
+def choose(options: argparse.Namespace) -> tuple[Path, Config, bool]:
+    """The run folder, its configuration, and whether a run is resumed.  Raises: UsageError."""
+    if options.out == "":
+        raise UsageError("--out: give the name of a folder")
+    folder = Path(options.out) if options.out else _latest() if options.resume else None
+    file = {} if options.config is None else _read(options.config)
+    kind = _kind(options, file, folder)
+    given = _given(kind, options, file)
+    if folder is None:
+        folder = _free(make(kind, given, "command line").name)
+    return folder, *_configure(kind, folder, given, options.resume)
+
+
+def _kind(options: argparse.Namespace, file: dict[str, Any], folder: Path | None) -> type[Config]:
+    """Of the task that is named, in the configuration file's words or by the run to resume."""
+    said = [setting for setting in options.set if setting.partition("=")[0].strip() == "task"]
+    named = options.task or (said[-1].partition("=")[2].strip() if said else file.get("task"))
+    if named is None and options.resume and folder is not None and (folder / CONFIG).exists():
+        named = _read(folder / CONFIG).get("task")
+    named = "text" if named is None else named
+    if named not in TASKS:
+        raise UsageError(f"unknown task {named!r}{nearest(str(named), TASKS)}")
+    return kind_of(named)
+
+
+def _given(kind: type[Config], options: argparse.Namespace, file: dict[str, Any]) -> dict[str, Any]:
     """What the command line and its config file say, and nothing else.  Raises: UsageError."""
-    given: dict[str, Any] = {}
-    if options.config is not None:
-        given |= _read(options.config)
-    preset = given.get("preset", options.preset)
+    if file:
+        make(kind, file, str(options.config))
+    preset = file.get("preset", options.preset)
     if options.preset not in (None, preset):
         raise UsageError(f"--preset {options.preset}: {options.config} has the sizes of {preset}")
-    given |= dict(parse(assignment) for assignment in options.set)
-    for name in ("preset", "tokens", "steps", "seed"):
+    given = file | dict(parse(kind, assignment) for assignment in options.set)
+    for name in ("task", "preset", "tokens", "model", "steps", "epochs", "seed"):
         value = getattr(options, name)
         if value is not None:
-            given |= [parse(f"{name}={value}", f"--{name} {value}")]
-    return given | ({"files": options.files} if options.files else {})
+            given |= [parse(kind, f"{name}={value}", f"--{name} {value}")]
+    if options.files:
+        given["files"] = options.files
+    return {"task": kind().task, **given} if given else {}  # first: what a resumed run differs in
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -34,22 +70,21 @@ def _read(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise UsageError(f"{path}: not an ordinary file")
     try:
-        settings = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not TOML: {error}") from None
-    make(settings, str(path))
-    return settings
 
 
-def default_folder(given: dict[str, Any], resume: bool) -> Path:
-    """To resume, the run that was last written to; else runs/PRESET, the next that is free."""
-    if resume:
-        runs = [path.parent for path in RUNS.glob(f"*/{CONFIG}")]
-        if runs:
-            return max(runs, key=_last_written)
-    name = str(given.get("preset", Config().preset))
+def _latest() -> Path | None:
+    """The run that was last written to."""
+    runs = [path.parent for path in RUNS.glob(f"*/{CONFIG}")]
+    return max(runs, key=_last_written) if runs else None
+
+
+def _free(name: str) -> Path:
+    """runs/NAME, or the next with a number that is no run."""
     number, folder = 1, RUNS / name
     while (folder / CONFIG).exists():
         number += 1
@@ -62,14 +97,16 @@ def _last_written(folder: Path) -> float:
     return max(file.stat().st_mtime for file in files if file.exists())
 
 
-def configure(folder: Path, given: dict[str, Any], resume: bool) -> tuple[Config, bool]:
+def _configure(
+    kind: type[Config], folder: Path, given: dict[str, Any], resume: bool
+) -> tuple[Config, bool]:
     """The configuration, and whether a run with it is resumed.
 
     A folder that has config.toml but no checkpoint is a run that was ended while it began: it
     begins again, with the settings given now or, when there are none, those recorded.
     Raises: UsageError when files would be overwritten, or a run resumed with other settings.
     """
-    config = make(given, "command line")
+    config = make(kind, given, "command line")
     started, known = _found(folder, bool(given), resume)
     if not (started or known):
         return config, False
@@ -112,7 +149,12 @@ def _recorded(path: Path) -> Config:
     if not path.exists():
         raise UsageError(f"{path} is missing, without which the run cannot go on: bring it back")
     settings = _read(path)
-    missing = [name for name in FIELDS if name not in settings]
+    task = settings.get("task", "text")
+    if task not in TASKS:
+        raise UsageError(f"{path}: unknown task {task!r}{nearest(str(task), TASKS)}")
+    kind = kind_of(task)
+    check_names(kind, settings, str(path))
+    missing = [name for name in fields(kind) if name not in settings]
     if missing:
         raise UsageError(f"{path} lacks {', '.join(missing)}: bring these keys back")
-    return make(settings, str(path))
+    return make(kind, settings, str(path))

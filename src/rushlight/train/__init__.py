@@ -7,6 +7,7 @@ import sys
 import types
 from typing import Any
 
+from rushlight.train.classification import classification_loss
 from rushlight.train.language import adamw, next_token_loss, random_windows, spread_windows
 from rushlight.train.loop import train
 from rushlight.train.loss import evaluate

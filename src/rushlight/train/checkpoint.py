@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rushlight.train.run import Run
 
 CHECKPOINT, LAST, BEST = "resume.safetensors", "last.safetensors", "best.safetensors"
-VERSION = 1
+VERSION = 2
 
 
 def exists(folder: Path) -> bool:
@@ -39,8 +39,9 @@ def exists(folder: Path) -> bool:
 
 def clean(folder: Path) -> None:
     """Remove what a killed process left half written."""
+    ours = "resume|last|best|config|tokens|images|metrics"
     for path in folder.iterdir():
-        if re.fullmatch(r"(resume|last|best|config|tokens|metrics)\.\w+\.\d+-\d+\.part", path.name):
+        if re.fullmatch(rf"({ours})\.\w+\.\d+-\d+\.part", path.name):
             path.unlink()
 
 

@@ -25,7 +25,7 @@ from rushlight.train import checkpoint
 from rushlight.train.batches import Batches
 from rushlight.train.finite import first_non_finite
 from rushlight.train.interrupt import Interruption
-from rushlight.train.loss import Loss, evaluate, finite_loss
+from rushlight.train.loss import Loss, evaluate_all, finite_loss, mean_metrics
 from rushlight.train.report import METRICS, Callback, Metrics
 from rushlight.train.run import Options, Run, make_options
 
@@ -46,8 +46,9 @@ def train(
 
     batches: anything to iterate over, again and again if need be. A DataLoader remembers its place
     when a run is resumed; other iterables are iterated up to it.
-    loss(model, batch): the mean loss, or a pair of it and of how many items it is the mean over;
-    the batches of a step, and the held-out ones, weigh as much as they have items.
+    loss(model, batch): the mean loss, or (mean loss, count) with how many items it is the mean
+    over, or (mean loss, count, metrics) with other means over them, numbers by name. The batches of
+    a step, and the held-out ones, weigh as much as they have items.
     optimizer: AdamW with its defaults unless given.  schedule: stepped after every step.
     ema: updated after every step; its averages are what is evaluated and kept as the best.
     held_out: batches to evaluate on, without gradients and in evaluation mode.
@@ -153,21 +154,21 @@ def _located(run: Run, where: str, error: NonFiniteError) -> NonFiniteError:
 
 def _evaluated(run: Run, held_out: Iterable[Any] | None, interruption: Interruption) -> bool:
     """Evaluate if it is time to; whether that is done, and was not interrupted."""
-    run.val_loss = None
+    run.val_loss, run.val_metrics = None, {}
     if held_out is None or not run.due(run.options.eval_every):
         return True
     with run.ema.applied() if run.ema else nullcontext():
         try:
-            value = evaluate(
+            found = evaluate_all(
                 run.model, held_out, run.loss_function, stop=lambda: bool(interruption.number)
             )
         except NonFiniteError as error:
             raise _located(run, f"step {run.step}", error) from None
-        if value is None:
+        if found is None:
             return False
-        run.val_loss = value
-        if value < run.best_loss:
-            run.best_loss = value
+        run.val_loss, run.val_metrics = found
+        if run.val_loss < run.best_loss:
+            run.best_loss = run.val_loss
             if run.folder is not None:
                 checkpoint.save_weights(run.model, run.folder / checkpoint.BEST)
     return True
@@ -179,16 +180,17 @@ def _step(run: Run) -> None:
     run.optimizer.zero_grad()
     for p in run.untrained:
         p.grad = None
-    losses, counts = [], []
+    losses, counts, metrics = [], [], []
     for _ in range(run.options.accumulate):
         asked = time.perf_counter()
         batch = run.batches.next()
         run.waited += time.perf_counter() - asked
-        value, count = finite_loss(run.model, batch, run.loss_function)
+        value, count, named = finite_loss(run.model, batch, run.loss_function)
         # One batch: the gradient of the mean. Several: of sums, divided by all items below.
         value.backward(None if run.options.accumulate == 1 else full_like(value, count))
         losses.append(value.item() * count)
         counts.append(count)
+        metrics.append((count, named))
     items = sum(counts)
     trained = [p for group in run.optimizer.param_groups for p in group["params"]]
     if run.options.accumulate > 1 and items > 0:
@@ -204,6 +206,7 @@ def _step(run: Run) -> None:
         run.ema.update()
     run.step += 1
     run.loss = sum(losses) / items if items else 0.0
+    run.metrics = mean_metrics(metrics)
     run.items += items
     speed = items / (time.perf_counter() - started)
     run.speed = 0.9 * run.speed + 0.1 * speed if run.speed else speed

@@ -35,7 +35,8 @@ class Metrics(Callback):
     """One JSON object a line: every so many steps, after every evaluation and after the last step.
 
     `step`, `loss`, `lr`, `grad_norm`, `items` so far, `items_per_s`, and `val_loss` where there was
-    an evaluation; "items" is the unit's name. A resumed run drops the lines after its checkpoint.
+    an evaluation; "items" is the unit's name. The loss function's metrics are there by name, those
+    of an evaluation with "val_" before it. A resumed run drops the lines after its checkpoint.
     """
 
     def __init__(self, path: Path, every: int, unit: str) -> None:
@@ -58,9 +59,10 @@ class Metrics(Callback):
 
     def _add(self, run: Run) -> None:
         self.told = (run.step, run.val_loss is not None)
-        line: dict[str, Any] = {"step": run.step, "loss": run.loss}
+        line: dict[str, Any] = {"step": run.step, "loss": run.loss} | run.metrics
         if run.val_loss is not None:
             line["val_loss"] = run.val_loss
+            line |= {f"val_{name}": value for name, value in run.val_metrics.items()}
         line |= {"lr": run.lr, "grad_norm": run.grad_norm, self.unit: int(run.items)}
         line[f"{self.unit}_per_s"] = round(run.speed, 1)
         assert self.file is not None
@@ -147,8 +149,10 @@ class Progress(Callback):
 
     def _line(self, run: Run, now: float) -> str:
         parts = [f"step {run.step}/{run.total_steps}", f"loss {run.loss:.4f}"]
+        parts += [f"{name} {value:.4f}" for name, value in run.metrics.items()]
         if run.val_loss is not None:
             parts.append(f"held-out loss {run.val_loss:.4f}")
+            parts += [f"{name} {value:.4f}" for name, value in run.val_metrics.items()]
         parts += [f"lr {run.lr:.1e}", f"{run.speed:,.0f} {self.unit}/s"]
         if self.peak:
             parts.append(f"{run.speed * self.flops / self.peak:.0%} of peak")
@@ -231,7 +235,9 @@ class TensorBoard(Callback):
         if self.writer is None or not run.tells(self.every):
             return
         numbers = {"loss": run.loss, "val_loss": run.val_loss, "lr": run.lr}
-        for name, value in (numbers | {"grad_norm": run.grad_norm}).items():
+        numbers |= {"grad_norm": run.grad_norm} | run.metrics
+        numbers |= {f"val_{name}": value for name, value in run.val_metrics.items()}
+        for name, value in numbers.items():
             if value is not None:
                 self.writer.add_scalar(name, value, run.step)
 

@@ -89,7 +89,9 @@ class Run:
         self.lr = math.nan  # of the first group, in the last step
         self.grad_norm = math.nan  # of the last step, before clipping
         self.items = 0.0  # what all losses so far were means of: samples, tokens
+        self.metrics: dict[str, float] = {}  # other means over the last step's items
         self.val_loss: float | None = None  # held-out, where this step was evaluated
+        self.val_metrics: dict[str, float] = {}  # other means over the held-out items, there
         self.best_loss = math.inf  # the lowest val_loss so far
         self.speed = 0.0  # items a second, the last steps counting most
         self.waited = 0.0  # seconds that steps of this process waited for batches
@@ -125,7 +127,8 @@ class Run:
         optional = {"schedule": self.schedule, "ema": self.ema}
         return parts | {name: part for name, part in optional.items() if part is not None}
 
-    _PROGRESS = ("step", "reported", "loss", "lr", "grad_norm", "items", "val_loss", "best_loss")
+    _PROGRESS: tuple[str, ...] = ("step", "reported", "loss", "metrics", "lr", "grad_norm", "items")
+    _PROGRESS += ("val_loss", "val_metrics", "best_loss")
 
     def settings(self) -> dict[str, Any]:
         """What a checkpoint and the run that goes on from it must agree in."""

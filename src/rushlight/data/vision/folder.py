@@ -105,7 +105,7 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
             try:
                 self.loader(path)
             except Exception as error:
-                return _reason(error)
+                return unreadable(error)
             return None
 
         paths = [path for path, _ in self.samples]
@@ -129,8 +129,8 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
                 continue
             try:
                 return self.loader(path), target
-            except Exception as error:  # `_reason` lets through what the file is not to blame for
-                why = _reason(error)
+            except Exception as error:  # `unreadable` raises what is not the file's fault
+                why = unreadable(error)
                 if self.on_error == "raise":
                     raise FormatError(why if path in why else f"{path}: {why}") from error
                 self.skipped[path] = why
@@ -150,7 +150,7 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
             raise FormatError(f"{self.root}: classes {what}: {', '.join(empty)}")
 
 
-def _reason(error: Exception) -> str:
+def unreadable(error: Exception) -> str:
     """Why a file is unreadable.  Raises the error again when the file is not to blame."""
     blames_file = isinstance(error, ValueError | SyntaxError | EOFError) or (
         isinstance(error, OSError) and error.errno is None
