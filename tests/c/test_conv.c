@@ -85,6 +85,22 @@ static void test_shapes(rl_ctx *ctx, rl_dtype dtype) {
         rl_set_num_threads(1 + round % 3);
         run_shape(ctx, dtype, &s);
     }
+    for (int round = 0; round < 60; round++) { /* few filters, windows next to each other */
+        shape s = {.images = 1 + pick(3), .groups = 1, .channels = 1 + pick(5), .filters = 1 + pick(34), .in = {1}, .out = {1}};
+        for (int d = 0; d < 3; d++) {
+            s.stride[d] = 1;
+            s.kernel[d] = d == 0 ? 1 : 1 + pick(d == 1 ? 4 : 9);
+            s.dilation[d] = d == 0 ? 1 : 1 + pick(2);
+            s.pad[d] = d == 0 ? 0 : pick(6);
+            int64_t reach = (s.kernel[d] - 1) * s.dilation[d] + 1, least = reach > 2 * s.pad[d] ? reach - 2 * s.pad[d] : 1;
+            s.in[d] = d == 0 ? 1 : least + pick(d == 1 ? 12 : 30);
+            s.out[d] = s.in[d] + 2 * s.pad[d] - reach + 1;
+        }
+        rl_set_num_threads(1 + round % 3);
+        run_shape(ctx, dtype, &s);
+    }
+    shape tall = {1, 1, 20, 3, {1, 90, 33}, {1, 90, 33}, {1, 3, 3}, {1, 1, 1}, {0, 1, 1}, {1, 1, 1}}; /* in bands of rows */
+    run_shape(ctx, dtype, &tall);
     shape wide = {2, 1, 70, 400, {1, 3, 5}, {1, 3, 5}, {1, 3, 3}, {1, 1, 1}, {0, 1, 1}, {1, 1, 1}}; /* several blocks of everything */
     run_shape(ctx, dtype, &wide);
     shape deep = {1, 1, 900, 70, {1, 2, 2}, {1, 2, 2}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}};
