@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from rushlight import kernels
-from rushlight.autograd import record
+from rushlight.autograd import is_grad_enabled, new_tensor, record
 from rushlight.errors import DtypeError, ShapeError
 from rushlight.kernels import Array, K, Shape
 from rushlight.ops.convert import TensorLike, as_tensor, is_real
-from rushlight.ops.elementwise import add, expand_to
+from rushlight.ops.elementwise import add, expand_to, gelu, mul, relu, silu
 from rushlight.ops.shape import reshape, squeeze, unsqueeze
 
 if TYPE_CHECKING:
     from rushlight.tensor import Tensor
 
 Size = int | Sequence[int]
+
+_ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
+    None: lambda x: x,
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_tanh": lambda x: gelu(x, "tanh"),
+    "silu": silu,
+}
 
 
 class Geometry(NamedTuple):
@@ -58,9 +66,14 @@ def conv1d(
     padding: Size | str = 0,
     dilation: Size = 1,
     groups: int = 1,
+    *,
+    activation: str | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
 ) -> Tensor:
     """`conv2d` over one axis.  (N, C, L), (O, C / groups, K) -> (N, O, L')."""
-    return _conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+    windows = stride, padding, dilation, groups
+    return _conv("conv1d", 1, input, weight, bias, windows, activation, scale, residual)
 
 
 def conv2d(
@@ -71,6 +84,10 @@ def conv2d(
     padding: Size | str = 0,
     dilation: Size = 1,
     groups: int = 1,
+    *,
+    activation: str | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
 ) -> Tensor:
     """Weighted sums of windows.  (N, C, H, W), (O, C / groups, KH, KW) -> (N, O, H', W').
 
@@ -80,10 +97,13 @@ def conv2d(
     input: float32/float64, may lack N, and then so does the result.  bias: (O,).
     stride, padding, dilation: an integer for all spatial axes, or one each. padding "valid" is 0,
     "same" keeps the size (with stride 1; an odd number of zeros has its last behind the input).
+    activation ("relu", "gelu", "gelu_tanh" or "silu"), scale (O,), residual (as the result):
+    activation(scale * y + residual), in one pass where no gradient is recorded.
     Raises: ShapeError when sizes do not fit or a window is larger than the padded input;
     DtypeError; ValueError for a stride, padding, dilation or groups that makes no sense.
     """
-    return _conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
+    windows = stride, padding, dilation, groups
+    return _conv("conv2d", 2, input, weight, bias, windows, activation, scale, residual)
 
 
 def conv3d(
@@ -94,9 +114,14 @@ def conv3d(
     padding: Size | str = 0,
     dilation: Size = 1,
     groups: int = 1,
+    *,
+    activation: str | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
 ) -> Tensor:
     """`conv2d` over three axes.  (N, C, D, H, W), (O, C / groups, KD, KH, KW) -> the same kind."""
-    return _conv("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
+    windows = stride, padding, dilation, groups
+    return _conv("conv3d", 3, input, weight, bias, windows, activation, scale, residual)
 
 
 def conv_transpose1d(
@@ -157,15 +182,58 @@ def _conv(
     x: TensorLike,
     weight: TensorLike,
     bias: TensorLike | None,
+    windows: tuple[Any, ...],
+    activation: str | None,
+    scale: Tensor | None,
+    residual: Tensor | None,
+) -> Tensor:
+    x, weight, bias, single = _operands(name, axes, x, weight, bias)
+    shapes, filters = (x.array.shape, weight.array.shape), weight.array.shape[0]
+    outputs, geometry = _lay_out(name, axes, shapes, *map(_hashable, windows))
+    _check_vector(name, "bias", bias, filters)
+    if activation is None and scale is None and residual is None:
+        out = _forward(x, weight, bias, outputs, geometry)
+        return squeeze(out, 0) if single else out
+    if activation not in _ACTIVATIONS:
+        raise ValueError(f"{name}: activation {activation!r} is not one of {[*_ACTIVATIONS][1:]}")
+    _check_vector(name, "scale", scale, filters)
+    if residual is not None and single:
+        residual = unsqueeze(residual, 0)
+    for what, tensor in (("scale", scale), ("residual", residual)):
+        if tensor is not None and tensor.array.dtype != x.array.dtype:
+            raise DtypeError(f"{name}: {what} is {tensor.array.dtype}, expected {x.array.dtype}")
+    shape = (shapes[0][0], filters, *outputs)
+    if residual is not None and residual.array.shape != shape:
+        raise ShapeError(f"{name}: residual has shape {residual.array.shape}, expected {shape}")
+    tensors = x, weight, bias, scale, residual
+    if is_grad_enabled() and any(t is not None and t.needs_grad for t in tensors):
+        out = _forward(x, weight, bias, outputs, geometry)
+        out = out if scale is None else mul(out, reshape(scale, (filters,) + (1,) * axes))
+        out = _ACTIVATIONS[activation](out if residual is None else add(out, residual))
+    else:
+        out = new_tensor(kernels.empty(shape, x.array.dtype))
+        _run(out.array, x, weight, bias, geometry, activation, scale, residual)
+    return squeeze(out, 0) if single else out
+
+
+def _hashable(option: Any) -> Any:
+    return tuple(option) if isinstance(option, list) else option
+
+
+@functools.lru_cache(1024)
+def _lay_out(
+    name: str,
+    axes: int,
+    shapes: tuple[Shape, Shape],
     stride: Size,
     padding: Size | str,
     dilation: Size,
     groups: int,
-) -> Tensor:
-    x, weight, bias, single = _operands(name, axes, x, weight, bias)
+) -> tuple[Shape, Geometry]:
+    """Spatial sizes of the output, and how the windows lie.  shapes: of input and weight."""
     steps = sizes(name, "stride", stride, axes, 1)
     spread = sizes(name, "dilation", dilation, axes, 1)
-    inputs, windows = x.array.shape[2:], weight.array.shape[2:]
+    inputs, windows = (shape[2:] for shape in shapes)
     reach = [d * (k - 1) for d, k in zip(spread, windows, strict=True)]
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
@@ -182,14 +250,12 @@ def _conv(
         if size + around < r + 1:
             raise ShapeError(
                 f"{name}: a window of {r + 1} is larger than the input of {size + around}, "
-                f"padding included (input {x.array.shape}, weight {weight.array.shape})"
+                f"padding included (input {shapes[0]}, weight {shapes[1]})"
             )
         outputs.append((size + around - r - 1) // steps[i] + 1)
-    _check_groups(name, groups, x, weight, weight.array.shape[0], weight.array.shape[1] * groups)
-    _check_bias(name, bias, weight.array.shape[0])
-    geometry = Geometry(steps, before, spread, groups)
-    out = _forward(x, weight, bias, tuple(outputs), geometry)
-    return squeeze(out, 0) if single else out
+    filters, channels = shapes[1][:2]
+    _check_groups(name, groups, *shapes, filters, lambda: channels * groups)
+    return tuple(outputs), Geometry(steps, before, spread, groups)
 
 
 def _conv_transpose(
@@ -220,9 +286,10 @@ def _conv_transpose(
         outputs.append(whole - 2 * before[i] + extra[i])
         if outputs[i] < 1:
             raise ShapeError(f"{name}: padding {before[i]} leaves nothing of {whole} elements")
-    _check_groups(name, groups, x, weight, x.array.shape[1], weight.array.shape[0])
+    shapes = x.array.shape, weight.array.shape
+    _check_groups(name, groups, *shapes, shapes[0][1], lambda: shapes[1][0])
     filters = weight.array.shape[1] * groups
-    _check_bias(name, bias, filters)
+    _check_vector(name, "bias", bias, filters)
     geometry = Geometry(steps, before, spread, groups)
     out = _input_gradient(x, weight, (x.array.shape[0], filters, *outputs), geometry)
     if bias is not None:
@@ -236,11 +303,8 @@ def _conv_transpose(
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, outputs: Shape, geometry: Geometry
 ) -> Tensor:
-    shape = (x.array.shape[0], weight.array.shape[0], *outputs)
-    out = kernels.empty(shape, x.array.dtype)
-    options = geometry.array, geometry.groups
-    offset = None if bias is None else kernels.contiguous(bias.array)
-    kernels.call(K.conv, five(out), five(x.array), five(weight.array), offset, *options)
+    out = kernels.empty((x.array.shape[0], weight.array.shape[0], *outputs), x.array.dtype)
+    _run(out, x, weight, bias, geometry)
 
     def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         gx = gweight = gbias = None
@@ -252,6 +316,23 @@ def _forward(
 
     attrs = geometry._asdict()
     return record("conv", out, (x, weight, bias), vjp, saved=(x, weight), attrs=attrs)
+
+
+def _run(
+    out: Array,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    geometry: Geometry,
+    activation: str | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> None:
+    vectors = [None if v is None else kernels.contiguous(v.array) for v in (bias, scale)]
+    added = None if residual is None else five(residual.array)
+    options = geometry.array, geometry.groups, kernels.ACTIVATIONS[activation]
+    operands = five(out), five(x.array), five(weight.array)
+    kernels.call(K.conv, *operands, *vectors, added, *options)
 
 
 def _input_gradient(g: Tensor, weight: Tensor, shape: Shape, geometry: Geometry) -> Tensor:
@@ -295,7 +376,7 @@ def _weight_gradient(
 def five(x: Array) -> Array:
     """With axes of size 1 in front of the spatial ones that are there."""
     x = kernels.contiguous(x)
-    return x.reshape(*x.shape[:2], *(1,) * (5 - x.ndim), *x.shape[2:])
+    return x[:, :, None] if x.ndim == 4 else x[:, :, None, None] if x.ndim == 3 else x
 
 
 # ---- arguments ----
@@ -319,8 +400,10 @@ def _operands(
 ) -> tuple[Tensor, Tensor, Tensor | None, bool]:
     x, weight = as_tensor(x), as_tensor(weight)
     bias = None if bias is None else as_tensor(bias)
-    dtypes = {t.array.dtype for t in (x, weight, bias) if t is not None}
-    if not is_real(x) or len(dtypes) > 1:
+    dtype = x.array.dtype
+    mixed = weight.array.dtype != dtype or (bias is not None and bias.array.dtype != dtype)
+    if mixed or not is_real(x):
+        dtypes = {t.array.dtype for t in (x, weight, bias) if t is not None}
         found = ", ".join(sorted(map(str, dtypes)))
         raise DtypeError(f"{name}: got {found}; expected float32 or float64, the same for all")
     single = x.array.ndim == axes + 1
@@ -335,17 +418,14 @@ def _operands(
 
 
 def _check_groups(
-    name: str, groups: Any, x: Tensor, weight: Tensor, divided: int, channels: int
+    name: str, groups: Any, x: Shape, weight: Shape, divided: int, channels: Callable[[], int]
 ) -> None:
     if not isinstance(groups, int) or groups < 1:
         raise ValueError(f"{name}: groups must be a positive integer, got {groups!r}")
-    if divided % groups or x.array.shape[1] != channels:
-        raise ShapeError(
-            f"{name}: input {x.array.shape} does not fit weight {weight.array.shape} "
-            f"in {groups} groups"
-        )
+    if divided % groups or x[1] != channels():
+        raise ShapeError(f"{name}: input {x} does not fit weight {weight} in {groups} groups")
 
 
-def _check_bias(name: str, bias: Tensor | None, filters: int) -> None:
-    if bias is not None and bias.array.shape != (filters,):
-        raise ShapeError(f"{name}: bias has shape {bias.array.shape}, expected ({filters},)")
+def _check_vector(name: str, what: str, x: Tensor | None, filters: int) -> None:
+    if x is not None and x.array.shape != (filters,):
+        raise ShapeError(f"{name}: {what} has shape {x.array.shape}, expected ({filters},)")
