@@ -175,8 +175,8 @@ rl_status rl_gemm(rl_ctx *ctx, rl_real *c, const rl_real *a, const rl_real *b, c
 
 /* ---- convolution ----------------------------------------------------------------------------------------------------------------- */
 
-/* y (N, O, D', H', W') = f((w (O, C / groups, KD, KH, KW) * x (N, C, D, H, W) + bias (O,)) scale (O,) + residual), all contiguous; fewer
- * spatial axes are sizes of 1.
+/* y (N, O, D', H', W') = f((w (O, C / groups, KD, KH, KW) * x (N, C, D, H, W) + bias (O,)) scale (O,) + residual), all contiguous; D, or D
+ * and H, may be missing in all arrays.
  * (w * x)[n, o, i] = sum over c, k of w[o, c, k] * x[n, c of o's group, i * stride + k * dilation - padding], 0 outside of x.
  * geometry (3, 3): rows stride, padding before the first element, dilation; columns depth, height, width.  y's sizes say how much there is
  * behind the last.  residual has y's shape; f is `activation`, an rl_activation. */

@@ -199,7 +199,7 @@ def _plus_ffn(block: RepMixerBlock | AttentionBlock, x: Tensor, scale: Tensor) -
     """x + s ffn(x), within the last convolution where nothing is dropped."""
     if block.drop_path.training or block.convffn.drop.training:
         return x + block.drop_path(scale * block.convffn(x))  # type: ignore[no-any-return]
-    return block.convffn(x, scale=scale.view(-1), residual=x)  # type: ignore[no-any-return]
+    return block.convffn(x, scale=scale, residual=x)  # type: ignore[no-any-return]
 
 
 def _layer_scale(width: int, value: float) -> nn.Parameter:

@@ -42,20 +42,19 @@ class Geometry(NamedTuple):
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    array: Array  # (3, 3), as the kernels want it
+
+    @classmethod
+    def of(cls, *rows: tuple[int, ...], groups: int) -> Geometry:
+        """With the array; fillers stand for spatial axes that are not there."""
+        filled = zip((1, 0, 1), rows, strict=True)
+        array = np.array([(filler,) * (3 - len(row)) + row for filler, row in filled], np.int64)
+        return cls(*rows, groups, array)
 
     @property
-    def array(self) -> Array:
-        """(3, 3), as the kernels want it."""
-        return _geometry_array(self.stride, self.padding, self.dilation)
-
-
-@functools.cache
-def _geometry_array(*rows: tuple[int, ...]) -> Array:
-    fillers = (1, 0, 1)  # of the spatial axes that are not there
-    return np.array(
-        [(filler,) * (3 - len(row)) + row for filler, row in zip(fillers, rows, strict=True)],
-        np.int64,
-    )
+    def attrs(self) -> dict[str, Any]:
+        """As nodes keep them."""
+        return dict(zip(self._fields[:4], self[:4], strict=True))
 
 
 def conv1d(
@@ -97,8 +96,9 @@ def conv2d(
     input: float32/float64, may lack N, and then so does the result.  bias: (O,).
     stride, padding, dilation: an integer for all spatial axes, or one each. padding "valid" is 0,
     "same" keeps the size (with stride 1; an odd number of zeros has its last behind the input).
-    activation ("relu", "gelu", "gelu_tanh" or "silu"), scale (O,), residual (as the result):
-    activation(scale * y + residual), in one pass where no gradient is recorded.
+    activation ("relu", "gelu", "gelu_tanh" or "silu"), scale (O,) or with axes of size
+    1 behind, residual (as the result): activation(scale * y + residual), in one pass where no
+    gradient is recorded.
     Raises: ShapeError when sizes do not fit or a window is larger than the padded input;
     DtypeError; ValueError for a stride, padding, dilation or groups that makes no sense.
     """
@@ -188,27 +188,22 @@ def _conv(
     residual: Tensor | None,
 ) -> Tensor:
     x, weight, bias, single = _operands(name, axes, x, weight, bias)
-    shapes, filters = (x.array.shape, weight.array.shape), weight.array.shape[0]
-    outputs, geometry = _lay_out(name, axes, shapes, *map(_hashable, windows))
-    _check_vector(name, "bias", bias, filters)
-    if activation is None and scale is None and residual is None:
-        out = _forward(x, weight, bias, outputs, geometry)
-        return squeeze(out, 0) if single else out
-    if activation not in _ACTIVATIONS:
-        raise ValueError(f"{name}: activation {activation!r} is not one of {[*_ACTIVATIONS][1:]}")
-    _check_vector(name, "scale", scale, filters)
-    if residual is not None and single:
-        residual = unsqueeze(residual, 0)
-    for what, tensor in (("scale", scale), ("residual", residual)):
-        if tensor is not None and tensor.array.dtype != x.array.dtype:
-            raise DtypeError(f"{name}: {what} is {tensor.array.dtype}, expected {x.array.dtype}")
-    shape = (shapes[0][0], filters, *outputs)
-    if residual is not None and residual.array.shape != shape:
-        raise ShapeError(f"{name}: residual has shape {residual.array.shape}, expected {shape}")
-    tensors = x, weight, bias, scale, residual
-    if is_grad_enabled() and any(t is not None and t.needs_grad for t in tensors):
-        out = _forward(x, weight, bias, outputs, geometry)
-        out = out if scale is None else mul(out, reshape(scale, (filters,) + (1,) * axes))
+    shapes = x.array.shape, weight.array.shape
+    try:
+        shape, geometry = _lay_out(name, axes, *shapes, *windows)
+    except TypeError:  # unhashable
+        windows = tuple(tuple(n) if isinstance(n, list) else n for n in windows)
+        shape, geometry = _lay_out(name, axes, *shapes, *windows)
+    _check_vector(name, "bias", bias, shape[1])
+    if activation is not None or scale is not None or residual is not None:
+        if residual is not None and single:
+            residual = unsqueeze(residual, 0)
+        _check_epilogue(name, x.array.dtype, shape, activation, scale, residual)
+    if is_grad_enabled() and any(
+        t is not None and t.needs_grad for t in (x, weight, bias, scale, residual)
+    ):
+        out = _forward(x, weight, bias, shape, geometry)
+        out = out if scale is None else mul(out, reshape(scale, (shape[1],) + (1,) * axes))
         out = _ACTIVATIONS[activation](out if residual is None else add(out, residual))
     else:
         out = new_tensor(kernels.empty(shape, x.array.dtype))
@@ -216,25 +211,21 @@ def _conv(
     return squeeze(out, 0) if single else out
 
 
-def _hashable(option: Any) -> Any:
-    return tuple(option) if isinstance(option, list) else option
-
-
 @functools.lru_cache(1024)
 def _lay_out(
     name: str,
     axes: int,
-    shapes: tuple[Shape, Shape],
+    x: Shape,
+    weight: Shape,
     stride: Size,
     padding: Size | str,
     dilation: Size,
     groups: int,
 ) -> tuple[Shape, Geometry]:
-    """Spatial sizes of the output, and how the windows lie.  shapes: of input and weight."""
+    """The shape of the output, and how the windows lie, from shapes of input and weight."""
     steps = sizes(name, "stride", stride, axes, 1)
     spread = sizes(name, "dilation", dilation, axes, 1)
-    inputs, windows = (shape[2:] for shape in shapes)
-    reach = [d * (k - 1) for d, k in zip(spread, windows, strict=True)]
+    reach = [d * (k - 1) for d, k in zip(spread, weight[2:], strict=True)]
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
             raise ValueError(f"{name}: padding {padding!r} is not 'same', 'valid' or a number")
@@ -246,16 +237,15 @@ def _lay_out(
         before = sizes(name, "padding", padding, axes, 0)
         total = [2 * p for p in before]
     outputs = []
-    for i, (size, around, r) in enumerate(zip(inputs, total, reach, strict=True)):
+    for i, (size, around, r) in enumerate(zip(x[2:], total, reach, strict=True)):
         if size + around < r + 1:
             raise ShapeError(
                 f"{name}: a window of {r + 1} is larger than the input of {size + around}, "
-                f"padding included (input {shapes[0]}, weight {shapes[1]})"
+                f"padding included (input {x}, weight {weight})"
             )
         outputs.append((size + around - r - 1) // steps[i] + 1)
-    filters, channels = shapes[1][:2]
-    _check_groups(name, groups, *shapes, filters, lambda: channels * groups)
-    return tuple(outputs), Geometry(steps, before, spread, groups)
+    _check_groups(name, groups, x, weight, weight[0], lambda: weight[1] * groups)
+    return (x[0], weight[0], *outputs), Geometry.of(steps, before, spread, groups=groups)
 
 
 def _conv_transpose(
@@ -290,7 +280,7 @@ def _conv_transpose(
     _check_groups(name, groups, *shapes, shapes[0][1], lambda: shapes[1][0])
     filters = weight.array.shape[1] * groups
     _check_vector(name, "bias", bias, filters)
-    geometry = Geometry(steps, before, spread, groups)
+    geometry = Geometry.of(steps, before, spread, groups=groups)
     out = _input_gradient(x, weight, (x.array.shape[0], filters, *outputs), geometry)
     if bias is not None:
         out = add(out, reshape(bias, (filters,) + (1,) * axes))
@@ -301,9 +291,9 @@ def _conv_transpose(
 
 
 def _forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, outputs: Shape, geometry: Geometry
+    x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape, geometry: Geometry
 ) -> Tensor:
-    out = kernels.empty((x.array.shape[0], weight.array.shape[0], *outputs), x.array.dtype)
+    out = kernels.empty(shape, x.array.dtype)
     _run(out, x, weight, bias, geometry)
 
     def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -314,8 +304,9 @@ def _forward(
             gweight, gbias = _weight_gradient(g, x, weight.array.shape, geometry)
         return gx, gweight, gbias
 
-    attrs = geometry._asdict()
-    return record("conv", out, (x, weight, bias), vjp, saved=(x, weight), attrs=attrs)
+    return record(
+        "conv", out, (x, weight, bias), vjp, saved=(x, weight), attrs=geometry.attrs
+    )
 
 
 def _run(
@@ -328,26 +319,34 @@ def _run(
     scale: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> None:
-    vectors = [None if v is None else kernels.contiguous(v.array) for v in (bias, scale)]
-    added = None if residual is None else five(residual.array)
-    options = geometry.array, geometry.groups, kernels.ACTIVATIONS[activation]
-    operands = five(out), five(x.array), five(weight.array)
-    kernels.call(K.conv, *operands, *vectors, added, *options)
+    contiguous = kernels.contiguous
+    kernels.call(
+        K.conv,
+        out,
+        contiguous(x.array),
+        contiguous(weight.array),
+        None if bias is None else contiguous(bias.array),
+        None if scale is None else contiguous(scale.array).reshape(-1),
+        None if residual is None else contiguous(residual.array),
+        geometry.array,
+        geometry.groups,
+        kernels.ACTIVATIONS[activation],
+    )
 
 
 def _input_gradient(g: Tensor, weight: Tensor, shape: Shape, geometry: Geometry) -> Tensor:
     out = kernels.empty(shape, g.array.dtype)
-    operands = five(out), five(g.array), five(weight.array)
-    kernels.call(K.conv_backward_input, *operands, geometry.array, geometry.groups)
+    operands = kernels.contiguous(g.array), kernels.contiguous(weight.array)
+    kernels.call(K.conv_backward_input, out, *operands, geometry.array, geometry.groups)
 
     def vjp(h: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        gg = _forward(h, weight, None, g.array.shape[2:], geometry) if g.needs_grad else None
+        gg = _forward(h, weight, None, g.array.shape, geometry) if g.needs_grad else None
         gweight = None
         if weight.needs_grad:
             gweight, _ = _weight_gradient(g, h, weight.array.shape, geometry)
         return gg, gweight
 
-    attrs = geometry._asdict()
+    attrs = geometry.attrs
     return record("conv_transpose", out, (g, weight), vjp, saved=(g, weight), attrs=attrs)
 
 
@@ -356,11 +355,11 @@ def _weight_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Of the weight, whose shape it is, and of the bias."""
     out, sums = kernels.empty(shape, g.array.dtype), kernels.empty(shape[:1], g.array.dtype)
-    operands = five(out), sums, five(g.array), five(x.array)
-    kernels.call(K.conv_backward_weight, *operands, geometry.array, geometry.groups)
+    operands = kernels.contiguous(g.array), kernels.contiguous(x.array)
+    kernels.call(K.conv_backward_weight, out, sums, *operands, geometry.array, geometry.groups)
 
     def vjp(h: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        gg = _forward(x, h, None, g.array.shape[2:], geometry) if g.needs_grad else None
+        gg = _forward(x, h, None, g.array.shape, geometry) if g.needs_grad else None
         gx = _input_gradient(g, h, x.array.shape, geometry) if x.needs_grad else None
         return gg, gx
 
@@ -371,12 +370,6 @@ def _weight_gradient(
 
     gweight = record("conv_backward", out, (g, x), vjp, saved=(g, x))
     return gweight, record("conv_backward", sums, (g,), bias_vjp)
-
-
-def five(x: Array) -> Array:
-    """With axes of size 1 in front of the spatial ones that are there."""
-    x = kernels.contiguous(x)
-    return x[:, :, None] if x.ndim == 4 else x[:, :, None, None] if x.ndim == 3 else x
 
 
 # ---- arguments ----
@@ -415,6 +408,26 @@ def _operands(
     if 0 in weight.array.shape[2:]:
         raise ShapeError(f"{name}: weight {weight.array.shape} has an empty window")
     return (unsqueeze(x, 0) if single else x), weight, bias, single
+
+
+def _check_epilogue(
+    name: str,
+    dtype: Any,
+    shape: Shape,
+    activation: str | None,
+    scale: Tensor | None,
+    residual: Tensor | None,
+) -> None:
+    if activation not in _ACTIVATIONS:
+        raise ValueError(f"{name}: activation {activation!r} is not one of {[*_ACTIVATIONS][1:]}")
+    if scale is not None and not scale.array.shape[:1] == (scale.array.size,) == shape[1:2]:
+        expected = f"expected {shape[1:2]}, or with axes of size 1 behind"
+        raise ShapeError(f"{name}: scale has shape {scale.array.shape}, {expected}")
+    for what, tensor in (("scale", scale), ("residual", residual)):
+        if tensor is not None and tensor.array.dtype != dtype:
+            raise DtypeError(f"{name}: {what} is {tensor.array.dtype}, expected {dtype}")
+    if residual is not None and residual.array.shape != shape:
+        raise ShapeError(f"{name}: residual has shape {residual.array.shape}, expected {shape}")
 
 
 def _check_groups(
