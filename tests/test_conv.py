@@ -162,7 +162,10 @@ def test_depthwise(rng, width, kernel, stride):
 def test_pointwise(rng, pixels, channels):
     """Few columns and many, of one image and two, below and above a block of rows of x."""
     for images, filters in ((1, 13), (1, 400), (3, 30)):
-        x, w = rng.standard_normal((images, channels, pixels)), rng.standard_normal((filters, channels))
+        x, w = (
+            rng.standard_normal((images, channels, pixels)),
+            rng.standard_normal((filters, channels)),
+        )
         y = F.conv1d(rl.tensor(x), rl.tensor(w[:, :, None])).numpy()
         np.testing.assert_allclose(y, w @ x, rtol=0, atol=1e-11)
 
@@ -182,7 +185,12 @@ def test_wrong_epilogues():
     y = F.conv2d(x[0], w, scale=rl.ones(3, 1, 1), residual=rl.ones(3, 4, 4), activation="relu")
     assert y.shape == (3, 4, 4)
     assert (y.numpy() == 3).all()
-    assert F.conv2d(x, w, stride=[2, 2]).shape == (1, 3, 2, 2)  # unlike tuples, lists are not hashable
+    assert F.conv2d(x, w, stride=[2, 2]).shape == (
+        1,
+        3,
+        2,
+        2,
+    )  # unlike tuples, lists are not hashable
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

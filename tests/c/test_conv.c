@@ -99,8 +99,7 @@ static void run_shape(rl_ctx *ctx, rl_dtype dtype, const shape *s) {
     rl_view scale = ARRAY(dtype, filters), residual = copy_of(&g);
     int64_t activation = pick(RL_SILU + 1);
     RUN(rl_conv(ctx, &y, &x, &w, &bias, &scale, &residual, &geometry, s->groups, activation));
-    for (int64_t i = 0; i < size_of(&y); i++)
-        ys[i] = activate(activation, ys[i] * get(&scale, i / pixels % filters) + get(&residual, i));
+    for (int64_t i = 0; i < size_of(&y); i++) ys[i] = activate(activation, ys[i] * get(&scale, i / pixels % filters) + get(&residual, i));
     check_values("conv with all behind it", &y, ys, 4 * tolerance);
     check_values("conv_backward_input", &gx, gxs, tolerance);
     check_values("conv_backward_weight", &gw, gws, tolerance);

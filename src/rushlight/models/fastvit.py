@@ -196,7 +196,7 @@ class AttentionBlock(nn.Module):
 
 
 def _plus_ffn(block: RepMixerBlock | AttentionBlock, x: Tensor, scale: Tensor) -> Tensor:
-    """x + s ffn(x), within the last convolution where nothing is dropped."""
+    """Add s ffn(x) to x, within the last convolution where nothing is dropped."""
     if block.drop_path.training or block.convffn.drop.training:
         return x + block.drop_path(scale * block.convffn(x))  # type: ignore[no-any-return]
     return block.convffn(x, scale=scale, residual=x)  # type: ignore[no-any-return]

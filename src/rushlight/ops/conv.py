@@ -45,11 +45,17 @@ class Geometry(NamedTuple):
     array: Array  # (3, 3), as the kernels want it
 
     @classmethod
-    def of(cls, *rows: tuple[int, ...], groups: int) -> Geometry:
+    def of(
+        cls,
+        stride: tuple[int, ...],
+        padding: tuple[int, ...],
+        dilation: tuple[int, ...],
+        groups: int,
+    ) -> Geometry:
         """With the array; fillers stand for spatial axes that are not there."""
-        filled = zip((1, 0, 1), rows, strict=True)
+        filled = zip((1, 0, 1), (stride, padding, dilation), strict=True)
         array = np.array([(filler,) * (3 - len(row)) + row for filler, row in filled], np.int64)
-        return cls(*rows, groups, array)
+        return cls(stride, padding, dilation, groups, array)
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -245,7 +251,7 @@ def _lay_out(
             )
         outputs.append((size + around - r - 1) // steps[i] + 1)
     _check_groups(name, groups, x, weight, weight[0], lambda: weight[1] * groups)
-    return (x[0], weight[0], *outputs), Geometry.of(steps, before, spread, groups=groups)
+    return (x[0], weight[0], *outputs), Geometry.of(steps, before, spread, groups)
 
 
 def _conv_transpose(
@@ -280,7 +286,7 @@ def _conv_transpose(
     _check_groups(name, groups, *shapes, shapes[0][1], lambda: shapes[1][0])
     filters = weight.array.shape[1] * groups
     _check_vector(name, "bias", bias, filters)
-    geometry = Geometry.of(steps, before, spread, groups=groups)
+    geometry = Geometry.of(steps, before, spread, groups)
     out = _input_gradient(x, weight, (x.array.shape[0], filters, *outputs), geometry)
     if bias is not None:
         out = add(out, reshape(bias, (filters,) + (1,) * axes))
@@ -304,9 +310,7 @@ def _forward(
             gweight, gbias = _weight_gradient(g, x, weight.array.shape, geometry)
         return gx, gweight, gbias
 
-    return record(
-        "conv", out, (x, weight, bias), vjp, saved=(x, weight), attrs=geometry.attrs
-    )
+    return record("conv", out, (x, weight, bias), vjp, saved=(x, weight), attrs=geometry.attrs)
 
 
 def _run(
