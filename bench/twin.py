@@ -11,8 +11,21 @@ import rushlight as rl
 from rushlight import nn
 
 NAMES = {"rl": torch, "nn": tnn, "F": tnn.functional}
-LAYERS = {
-    nn.Conv2d: lambda m: tnn.Conv2d(
+
+
+class Conv2d(tnn.Conv2d):
+    """With what Rushlight's does in the same pass."""
+
+    def forward(self, x, activation=None, scale=None, residual=None):
+        y = super().forward(x)
+        y = y if scale is None else scale.view(-1, 1, 1) * y
+        y = y if residual is None else residual + y
+        activation = activation or self.activation
+        return getattr(tnn.functional, activation)(y) if activation else y
+
+
+def _conv(m: nn.Conv2d) -> Conv2d:
+    peer = Conv2d(
         m.in_channels,
         m.out_channels,
         m.kernel_size,
@@ -21,7 +34,13 @@ LAYERS = {
         m.dilation,
         m.groups,
         m.bias is not None,
-    ),
+    )
+    peer.activation = m.activation
+    return peer
+
+
+LAYERS = {
+    nn.Conv2d: _conv,
     nn.BatchNorm2d: lambda m: tnn.BatchNorm2d(m.num_features, m.eps, m.momentum),
     nn.Linear: lambda m: tnn.Linear(m.in_features, m.out_features, m.bias is not None),
     nn.AdaptiveAvgPool2d: lambda m: tnn.AdaptiveAvgPool2d(m.output_size),
@@ -63,9 +82,14 @@ def _tree(module: nn.Module) -> tnn.Module:
 
 
 def _method(function: types.FunctionType) -> types.FunctionType:
+    names = {**function.__globals__, **NAMES}
+    for name in function.__code__.co_names:  # what it calls of its own module
+        helper = names.get(name)
+        if isinstance(helper, types.FunctionType) and helper.__module__ == function.__module__:
+            names[name] = _method(helper)
     return types.FunctionType(
         function.__code__,
-        {**function.__globals__, **NAMES},
+        names,
         function.__name__,
         function.__defaults__,
         function.__closure__,

@@ -1,6 +1,8 @@
 """Convolution against a direct loop in float64, against itself (derivatives) and PyTorch."""
 
 import itertools
+import math
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 import rushlight as rl
 import rushlight.nn.functional as F
 from rushlight import nn
+from rushlight.errors import DtypeError, ShapeError
 from vectors import vector
 
 
@@ -101,6 +104,99 @@ def test_values_and_gradients(rng, case, dtype):
     ):
         close = {"float32": 2e-7, "float64": 4e-16}[dtype] * terms  # numbers from N(0, 1)
         np.testing.assert_allclose(mine.numpy(), expected, rtol=0, atol=close)
+
+
+ACTIVATIONS = {
+    None: lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x * (1 + erf(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "silu": lambda x: x * (1 + np.tanh(x / 2)) / 2,
+}
+erf = np.vectorize(math.erf, otypes=[float])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_what_comes_behind(rng, case, dtype, activation):
+    """Bias, scale, residual and activation, in one pass and as recorded operations."""
+    outputs, geometry = sized(case)
+    x, w, b, r = drawn(rng, *case[:2], outputs, dtype)
+    s = rng.standard_normal(b.shape).astype(dtype)
+    conv, tensors = CONV[len(outputs)], [rl.tensor(a, requires_grad=True) for a in (x, w, b, s, r)]
+
+    def run(*parts):
+        return conv(*parts[:3], *geometry, activation=activation, scale=parts[3], residual=parts[4])
+
+    with rl.no_grad():
+        fused = run(*tensors).numpy()
+    recorded = run(*tensors)
+    x, w, b, s, r = (a.astype(np.float64) for a in (x, w, b, s, r))
+    b, s = (v.reshape(-1, *(1,) * len(outputs)) for v in (b, s))
+    expected = ACTIVATIONS[activation]((direct(x, w, geometry, outputs) + b) * s + r)
+    close = {"float32": 2e-6, "float64": 4e-15}[dtype] * max(w[:1].size, 1)
+    np.testing.assert_allclose(fused, expected, rtol=0, atol=close)
+    np.testing.assert_allclose(recorded.detach().numpy(), expected, rtol=0, atol=close)
+    along = rl.tensor(rng.standard_normal(recorded.shape).astype(dtype))
+    recorded.backward(along)
+    apart = [t.detach().requires_grad_() for t in tensors]
+    y = conv(*apart[:3], *geometry) * apart[3].view(b.shape) + apart[4]
+    same = {None: lambda y: y, "gelu_tanh": lambda y: F.gelu(y, "tanh")}
+    (same.get(activation) or getattr(F, activation))(y).backward(along)
+    for one, other in zip(tensors, apart, strict=True):
+        np.testing.assert_array_equal(one.grad.numpy(), other.grad.numpy())
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 16, 17, 40, 64])
+@pytest.mark.parametrize("kernel", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_depthwise(rng, width, kernel, stride):
+    """Every block of rows and vectors, with two filters a channel."""
+    x = rng.standard_normal((1, 3, max(1, 20 - width // 4), width)).astype(np.float32)
+    w = rng.standard_normal((6, 1, kernel, kernel)).astype(np.float32)
+    before = kernel // 2
+    outputs = tuple(output_size(n, kernel, stride, before, 1) for n in x.shape[2:])
+    geometry = ((stride,) * 2, (before,) * 2, (1, 1), 3)
+    y = F.conv2d(rl.tensor(x), rl.tensor(w), None, *geometry).numpy()
+    expected = direct(x.astype(np.float64), w.astype(np.float64), geometry, outputs)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=2e-6 * kernel)
+
+
+@pytest.mark.parametrize("pixels", [1, 31, 32, 33, 49, 64, 96, 700])
+@pytest.mark.parametrize("channels", [1, 20, 900])
+def test_pointwise(rng, pixels, channels):
+    """Few columns and many, of one image and two, below and above a block of rows of x."""
+    for images, filters in ((1, 13), (1, 400), (3, 30)):
+        x, w = (
+            rng.standard_normal((images, channels, pixels)),
+            rng.standard_normal((filters, channels)),
+        )
+        y = F.conv1d(rl.tensor(x), rl.tensor(w[:, :, None])).numpy()
+        np.testing.assert_allclose(y, w @ x, rtol=0, atol=1e-11)
+
+
+def test_wrong_epilogues():
+    x, w = rl.ones(1, 2, 4, 4), rl.ones(3, 2, 1, 1)
+    for options, error, message in (
+        ({"activation": "tanh"}, ValueError, "activation 'tanh' is not one of"),
+        ({"scale": rl.ones(2)}, ShapeError, "scale has shape (2,)"),
+        ({"scale": rl.ones(1, 3)}, ShapeError, "scale has shape (1, 3)"),
+        ({"scale": rl.ones(3).double()}, DtypeError, "scale is float64"),
+        ({"residual": rl.ones(3, 4, 4)}, ShapeError, "residual has shape (3, 4, 4)"),
+        ({"residual": rl.ones(1, 3, 4, 4).double()}, DtypeError, "residual is float64"),
+    ):
+        with pytest.raises(error, match=re.escape(message)):
+            F.conv2d(x, w, **options)
+    y = F.conv2d(x[0], w, scale=rl.ones(3, 1, 1), residual=rl.ones(3, 4, 4), activation="relu")
+    assert y.shape == (3, 4, 4)
+    assert (y.numpy() == 3).all()
+    assert F.conv2d(x, w, stride=[2, 2]).shape == (
+        1,
+        3,
+        2,
+        2,
+    )  # unlike tuples, lists are not hashable
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -175,12 +175,14 @@ rl_status rl_gemm(rl_ctx *ctx, rl_real *c, const rl_real *a, const rl_real *b, c
 
 /* ---- convolution ----------------------------------------------------------------------------------------------------------------- */
 
-/* y (N, O, D', H', W') = w (O, C / groups, KD, KH, KW) * x (N, C, D, H, W) + bias (O,), all contiguous; fewer spatial axes are sizes of 1.
- * y[n, o, i] = bias[o] + sum over c, k of w[o, c, k] * x[n, c of o's group, i * stride + k * dilation - padding], 0 outside of x.
+/* y (N, O, D', H', W') = f((w (O, C / groups, KD, KH, KW) * x (N, C, D, H, W) + bias (O,)) scale (O,) + residual), all contiguous; D, or D
+ * and H, may be missing in all arrays.
+ * (w * x)[n, o, i] = sum over c, k of w[o, c, k] * x[n, c of o's group, i * stride + k * dilation - padding], 0 outside of x.
  * geometry (3, 3): rows stride, padding before the first element, dilation; columns depth, height, width.  y's sizes say how much there is
- * behind the last. */
-rl_status rl_conv(rl_ctx *ctx, rl_real *y, const rl_real *x, const rl_real *w, const rl_real *RL_OPTIONAL bias, const rl_ints *geometry,
-                  int64_t groups);
+ * behind the last.  residual has y's shape; f is `activation`, an rl_activation. */
+rl_status rl_conv(rl_ctx *ctx, rl_real *y, const rl_real *x, const rl_real *w, const rl_real *RL_OPTIONAL bias,
+                  const rl_real *RL_OPTIONAL scale, const rl_real *RL_OPTIONAL residual, const rl_ints *geometry, int64_t groups,
+                  int64_t activation);
 /* gradients of rl_conv: gx and gw are set, not added to; gbias (O,) is the sum of g over images and pixels */
 rl_status rl_conv_backward_input(rl_ctx *ctx, rl_real *gx, const rl_real *g, const rl_real *w, const rl_ints *geometry, int64_t groups);
 rl_status rl_conv_backward_weight(rl_ctx *ctx, rl_real *gw, rl_real *RL_OPTIONAL gbias, const rl_real *g, const rl_real *x,

@@ -24,6 +24,30 @@ static shape draw_shape(void) {
     return s;
 }
 
+/* one channel with one to three filters of its own, in images up to 40 x 40 */
+static shape draw_depthwise(void) {
+    shape s = {.images = 1 + pick(2), .groups = 1 + pick(4), .channels = 1, .filters = 1 + pick(3)};
+    for (int d = 0; d < 3; d++) {
+        s.kernel[d] = d ? 1 + pick(8) : 1;
+        s.stride[d] = d ? 1 + pick(2) + (pick(8) == 0) : 1;
+        s.dilation[d] = d ? 1 + (pick(4) == 0) : 1;
+        s.pad[d] = d ? pick(5) : 0;
+        s.in[d] = d ? (s.kernel[d] - 1) * s.dilation[d] + 1 + pick(40) : 1;
+        s.out[d] = (s.in[d] + 2 * s.pad[d] - (s.kernel[d] - 1) * s.dilation[d] - 1) / s.stride[d] + 1;
+    }
+    return s;
+}
+
+static double activate(int64_t activation, double x) {
+    switch (activation) {
+    case RL_RELU: return x < 0 ? 0 : x;
+    case RL_GELU: return x * (1 + erf(x / sqrt(2))) / 2;
+    case RL_GELU_TANH: return x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)));
+    case RL_SILU: return x / (1 + exp(-x));
+    default: return x;
+    }
+}
+
 /* y, or with g the gradients of x and w, one element after the other */
 static void loop(const shape *s, double *y, const double *x, const double *w, const double *g, double *gx, double *gw) {
     int64_t plane = product(s->in), pixels = product(s->out), taps = product(s->kernel);
@@ -68,10 +92,15 @@ static void run_shape(rl_ctx *ctx, rl_dtype dtype, const shape *s) {
     loop(s, NULL, xs, ws, gs, gxs, gws);
     for (int64_t i = 0; i < size_of(&g); i++) sums[i / pixels % filters] += gs[i];
     double tolerance = epsilon(dtype) * 4 * (8 + sqrt((double)(s->images * pixels + (s->channels + s->filters) * product(s->kernel))));
-    RUN(rl_conv(ctx, &y, &x, &w, &bias, &geometry, s->groups));
+    RUN(rl_conv(ctx, &y, &x, &w, &bias, NULL, NULL, &geometry, s->groups, RL_IDENTITY));
     RUN(rl_conv_backward_input(ctx, &gx, &g, &w, &geometry, s->groups));
     RUN(rl_conv_backward_weight(ctx, &gw, &gbias, &g, &x, &geometry, s->groups));
     check_values("conv", &y, ys, tolerance);
+    rl_view scale = ARRAY(dtype, filters), residual = copy_of(&g);
+    int64_t activation = pick(RL_SILU + 1);
+    RUN(rl_conv(ctx, &y, &x, &w, &bias, &scale, &residual, &geometry, s->groups, activation));
+    for (int64_t i = 0; i < size_of(&y); i++) ys[i] = activate(activation, ys[i] * get(&scale, i / pixels % filters) + get(&residual, i));
+    check_values("conv with all behind it", &y, ys, 4 * tolerance);
     check_values("conv_backward_input", &gx, gxs, tolerance);
     check_values("conv_backward_weight", &gw, gws, tolerance);
     check_values("conv_backward_weight's gbias", &gbias, sums, tolerance);
@@ -80,8 +109,8 @@ static void run_shape(rl_ctx *ctx, rl_dtype dtype, const shape *s) {
 
 static void test_shapes(rl_ctx *ctx, rl_dtype dtype) {
     check_state = 7;
-    for (int round = 0; round < 150; round++) {
-        shape s = draw_shape();
+    for (int round = 0; round < 210; round++) {
+        shape s = round % 3 ? draw_shape() : draw_depthwise();
         rl_set_num_threads(1 + round % 3);
         run_shape(ctx, dtype, &s);
     }
@@ -113,14 +142,17 @@ static void test_refusals(rl_ctx *ctx, rl_dtype dtype) {
             flat = ARRAY(dtype, 2, 4, 25);
     rl_view geometry = VIEW(good, RL_INT64, 3, 3), short_one = VIEW(good, RL_INT64, 2, 3), bias = ARRAY(dtype, 5);
     rl_view at_rest = VIEW(still, RL_INT64, 3, 3), undilated = VIEW(dense, RL_INT64, 3, 3), narrow = ARRAY(dtype, 6, 3, 1, 3, 3);
-    RUN(rl_conv(ctx, &y, &x, &w, NULL, &geometry, 1));
-    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &flat, &w, NULL, &geometry, 1));
-    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, &short_one, 1));
-    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &w, &bias, &geometry, 1));
-    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &narrow, NULL, &geometry, 1));
-    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, &geometry, 0));
-    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, &geometry, 4));
-    FAILS(RL_VALUE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, &at_rest, 1));
+    RUN(rl_conv(ctx, &y, &x, &w, NULL, NULL, NULL, &geometry, 1, RL_IDENTITY));
+    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &flat, &w, NULL, NULL, NULL, &geometry, 1, RL_IDENTITY));
+    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, NULL, NULL, &short_one, 1, RL_IDENTITY));
+    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &w, &bias, NULL, NULL, &geometry, 1, RL_IDENTITY));
+    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &narrow, NULL, NULL, NULL, &geometry, 1, RL_IDENTITY));
+    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, NULL, NULL, &geometry, 0, RL_IDENTITY));
+    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, NULL, NULL, &geometry, 4, RL_IDENTITY));
+    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, &bias, NULL, &geometry, 1, RL_IDENTITY));
+    FAILS(RL_SHAPE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, NULL, &x, &geometry, 1, RL_IDENTITY));
+    FAILS(RL_VALUE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, NULL, NULL, &geometry, 1, RL_SILU + 1));
+    FAILS(RL_VALUE_ERROR, rl_conv(ctx, &y, &x, &w, NULL, NULL, NULL, &at_rest, 1, RL_IDENTITY));
     FAILS(RL_VALUE_ERROR, rl_conv_backward_input(ctx, &x, &y, &w, &undilated, 1));
     FAILS(RL_SHAPE_ERROR, rl_conv_backward_weight(ctx, &w, &bias, &y, &x, &geometry, 1));
     free_arrays();

@@ -9,6 +9,7 @@ Source: Tan & Le 2019, arXiv:1905.11946; github.com/tensorflow/tpu, efficientnet
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from rushlight import nn
 from rushlight.nn import functional as F
@@ -37,7 +38,7 @@ class SameConv2d(nn.Conv2d):
     ) -> None:
         super().__init__(channels, out, kernel_size, stride, groups=groups, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, **after: Any) -> Tensor:
         """See the class."""
         k, stride = self.kernel_size[0], self.stride[0]
         missing = [max((math.ceil(n / stride) - 1) * stride + k - n, 0) for n in x.shape[2:]]
@@ -45,7 +46,7 @@ class SameConv2d(nn.Conv2d):
             padding = [m // 2 for m in missing]
         else:
             x, padding = F.pad(x, _around(missing)), [0, 0]
-        return F.conv2d(x, self.weight, self.bias, stride, padding, 1, self.groups)
+        return F.conv2d(x, self.weight, self.bias, stride, padding, 1, self.groups, **after)
 
 
 def _around(missing: list[int]) -> tuple[int, int, int, int]:

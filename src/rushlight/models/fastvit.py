@@ -24,7 +24,7 @@ from rushlight import nn
 from rushlight.errors import ShapeError
 from rushlight.models.mobileone import ConvNorm, MobileOneBlock
 from rushlight.nn import functional as F
-from rushlight.nn.reparameterize import Filters
+from rushlight.nn.reparameterize import Filters, with_activation
 from rushlight.tensor import Tensor
 
 HEAD_WIDTH = 32
@@ -78,7 +78,8 @@ class ReparamLargeKernelConv(nn.Module):
         folded = self.lkb_origin.filters() + self.small_conv.filters()
         dtype = self.lkb_origin.conv.weight.dtype
         conv = folded.layer(dtype, stride=self.stride, groups=self.channels)
-        return nn.Sequential({"lkb_reparam": conv, "activation": self.activation})
+        activation = with_activation(conv, self.activation)
+        return nn.Sequential({"lkb_reparam": conv, "activation": activation})
 
 
 class RepCPE(nn.Module):
@@ -129,10 +130,10 @@ class ConvFFN(nn.Module):
         for conv in (self.conv.conv, self.fc1, self.fc2):
             _start(conv)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See the class."""
-        x = self.drop(F.gelu(self.fc1(self.conv(x))))  # (B, hidden, Y, X)
-        return self.drop(self.fc2(x))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, **after: Tensor) -> Tensor:
+        """See the class.  after: scale and residual as of `conv2d`, where nothing is dropped."""
+        x = self.drop(self.fc1(self.conv(x), activation="gelu"))  # (B, hidden, Y, X)
+        return self.drop(self.fc2(x, **after))  # type: ignore[no-any-return]
 
 
 class MHSA(nn.Module):
@@ -173,8 +174,7 @@ class RepMixerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """See the class."""
-        x = self.token_mixer(x)
-        return x + self.drop_path(self.layer_scale * self.convffn(x))  # type: ignore[no-any-return]
+        return _plus_ffn(self, self.token_mixer(x), self.layer_scale)
 
 
 class AttentionBlock(nn.Module):
@@ -192,7 +192,14 @@ class AttentionBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """See the class."""
         x = x + self.drop_path(self.layer_scale_1 * self.token_mixer(self.norm(x)))
-        return x + self.drop_path(self.layer_scale_2 * self.convffn(x))  # type: ignore[no-any-return]
+        return _plus_ffn(self, x, self.layer_scale_2)
+
+
+def _plus_ffn(block: RepMixerBlock | AttentionBlock, x: Tensor, scale: Tensor) -> Tensor:
+    """Add s ffn(x) to x, within the last convolution where nothing is dropped."""
+    if block.drop_path.training or block.convffn.drop.training:
+        return x + block.drop_path(scale * block.convffn(x))  # type: ignore[no-any-return]
+    return block.convffn(x, scale=scale, residual=x)  # type: ignore[no-any-return]
 
 
 def _layer_scale(width: int, value: float) -> nn.Parameter:

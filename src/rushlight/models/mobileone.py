@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from rushlight import nn
 from rushlight.nn import functional as F
-from rushlight.nn.reparameterize import Filters
+from rushlight.nn.reparameterize import Filters, with_activation
 from rushlight.tensor import Tensor
 
 
@@ -127,8 +127,9 @@ class MobileOneBlock(nn.Module):
         """What computes the same in eval mode, with one convolution."""
         dtype = next(self.parameters()).dtype
         conv = self.filters().layer(dtype, stride=self.stride, groups=self.groups)
-        after = {"se": self.se, "activation": self.activation}
-        return nn.Sequential({"reparam_conv": conv, **after})
+        plain = type(self.se) is nn.Identity
+        activation = with_activation(conv, self.activation) if plain else self.activation
+        return nn.Sequential({"reparam_conv": conv, "se": self.se, "activation": activation})
 
 
 class MobileOne(nn.Module):

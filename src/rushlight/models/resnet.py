@@ -33,9 +33,9 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """See the class."""
-        y = F.relu(self.bn1(self.conv1(x)))
-        y = self.bn2(self.conv2(y))
-        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+        y = _layer(self.conv1, self.bn1, x)
+        skip = x if self.downsample is None else self.downsample(x)
+        return _layer(self.conv2, self.bn2, y, skip)
 
 
 class Bottleneck(nn.Module):
@@ -57,10 +57,10 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """See the class."""
-        y = F.relu(self.bn1(self.conv1(x)))
-        y = F.relu(self.bn2(self.conv2(y)))
-        y = self.bn3(self.conv3(y))
-        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+        y = _layer(self.conv1, self.bn1, x)
+        y = _layer(self.conv2, self.bn2, y)
+        skip = x if self.downsample is None else self.downsample(x)
+        return _layer(self.conv3, self.bn3, y, skip)
 
 
 class ResNet(nn.Module):
@@ -94,7 +94,7 @@ class ResNet(nn.Module):
 
     def features(self, x: Tensor) -> dict[str, Tensor]:
         """What each stage gives: stem (B, 64, Y / 4, X / 4), layer1 the same size, … Y / 32."""
-        x = self.maxpool(F.relu(self.bn1(self.conv1(x))))
+        x = self.maxpool(_layer(self.conv1, self.bn1, x))
         outputs = {"stem": x}
         for name in ("layer1", "layer2", "layer3", "layer4"):
             outputs[name] = x = getattr(self, name)(x)
@@ -104,6 +104,14 @@ class ResNet(nn.Module):
         """See the class."""
         x = self.avgpool(self.features(x)["layer4"])  # (B, C, 1, 1)
         return self.fc(x.flatten(1))  # type: ignore[no-any-return]
+
+
+def _layer(conv: nn.Conv2d, norm: nn.Module, x: Tensor, skip: Tensor | None = None) -> Tensor:
+    """relu(norm(conv(x)) + skip), in one pass once the norm is folded."""
+    if type(norm) is nn.Identity:
+        return conv(x, activation="relu", residual=skip)  # type: ignore[no-any-return]
+    y = norm(conv(x))
+    return F.relu(y if skip is None else y + skip)
 
 
 def _stage(

@@ -11,6 +11,7 @@ from rushlight.nn import init
 from rushlight.nn.function import FunctionLayer
 from rushlight.nn.module import Parameter
 from rushlight.ops.conv import Size, sizes
+from rushlight.tensor import Tensor
 
 Dtype = dtype
 
@@ -87,7 +88,38 @@ class _Conv(FunctionLayer):
         return text if self.bias is not None else text + ", bias=False"
 
 
-class Conv1d(_Conv):
+class _Forward(_Conv):
+    """Convolutions proper, which take more into the same pass."""
+
+    activation: str | None = None  # behind each result; `reparameterize` puts it here
+
+    def forward(
+        self,
+        x: Any,
+        *,
+        activation: str | None = None,
+        scale: Tensor | None = None,
+        residual: Tensor | None = None,
+    ) -> Any:
+        """See the function."""
+        windows = self.stride, self.padding, self.dilation, self.groups
+        return type(self).function(
+            x,
+            self.weight,
+            self.bias,
+            *windows,
+            activation=activation or self.activation,
+            scale=scale,
+            residual=residual,
+        )
+
+    def extra_repr(self) -> str:
+        """As of all convolutions, and the activation if there is one."""
+        text = super().extra_repr()
+        return text if self.activation is None else f"{text}, activation={self.activation!r}"
+
+
+class Conv1d(_Forward):
     """Convolution over one axis.  (N, in_channels, L) -> (N, out_channels, L').
 
     weight (out_channels, in_channels / groups, K), bias (out_channels,): see `conv2d`.
@@ -97,7 +129,7 @@ class Conv1d(_Conv):
     function = staticmethod(ops.conv1d)
 
 
-class Conv2d(_Conv):
+class Conv2d(_Forward):
     """Convolution over images.  (N, in_channels, H, W) -> (N, out_channels, H', W').
 
     weight (out_channels, in_channels / groups, KH, KW), bias (out_channels,): see `conv2d`.
@@ -107,7 +139,7 @@ class Conv2d(_Conv):
     function = staticmethod(ops.conv2d)
 
 
-class Conv3d(_Conv):
+class Conv3d(_Forward):
     """Convolution over volumes.  (N, in_channels, D, H, W) -> (N, out_channels, D', H', W').
 
     weight (out_channels, in_channels / groups, KD, KH, KW), bias (out_channels,): see `conv2d`.

@@ -24,6 +24,7 @@ from rushlight.autograd import no_grad
 from rushlight.creation import tensor
 from rushlight.dtypes import dtype as Dtype
 from rushlight.kernels import FLOAT64, Array
+from rushlight.nn.activation import GELU, ReLU, SiLU
 from rushlight.nn.batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from rushlight.nn.container import Sequential
 from rushlight.nn.conv import Conv1d, Conv2d, Conv3d
@@ -116,6 +117,15 @@ class Filters:
         dtype = conv.weight.dtype
         for name, value in (("weight", self.weight), ("bias", self.bias)):
             conv.register_parameter(name, Parameter(tensor(value, dtype=dtype), self.trained))
+
+
+def with_activation(conv: Conv, activation: Module) -> Module:
+    """Let a convolution compute what follows it.  Returns what is left to follow."""
+    name = {ReLU: "relu", SiLU: "silu"}.get(type(activation))
+    if type(activation) is GELU:
+        name = "gelu_tanh" if activation.approximate == "tanh" else "gelu"
+    conv.activation = name
+    return activation if name is None else Identity()
 
 
 def _trained(module: Module) -> bool:
@@ -282,7 +292,7 @@ def _look_like_it(owner: Module, names: list[str]) -> Iterator[tuple[str, str, b
 def _fit(conv: Module | None, bn: Module | None, exact: bool) -> bool:
     """Whether one can be folded into the other; exact: a derived class may compute otherwise."""
     for conv_kind, bn_kind in _FITTING:
-        if isinstance(conv, conv_kind) and isinstance(bn, bn_kind):
+        if isinstance(conv, conv_kind) and isinstance(bn, bn_kind) and conv.activation is None:
             if exact and not (type(conv) is conv_kind and type(bn) is bn_kind):
                 return False
             return bn.running_mean is not None and bn.num_features == conv.out_channels

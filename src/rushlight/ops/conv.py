@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from rushlight import kernels
-from rushlight.autograd import record
+from rushlight.autograd import is_grad_enabled, new_tensor, record
 from rushlight.errors import DtypeError, ShapeError
 from rushlight.kernels import Array, K, Shape
 from rushlight.ops.convert import TensorLike, as_tensor, is_real
-from rushlight.ops.elementwise import add, expand_to
+from rushlight.ops.elementwise import add, expand_to, gelu, mul, relu, silu
 from rushlight.ops.shape import reshape, squeeze, unsqueeze
 
 if TYPE_CHECKING:
     from rushlight.tensor import Tensor
 
 Size = int | Sequence[int]
+
+_ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
+    None: lambda x: x,
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_tanh": lambda x: gelu(x, "tanh"),
+    "silu": silu,
+}
 
 
 class Geometry(NamedTuple):
@@ -34,20 +42,25 @@ class Geometry(NamedTuple):
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    array: Array  # (3, 3), as the kernels want it
+
+    @classmethod
+    def of(
+        cls,
+        stride: tuple[int, ...],
+        padding: tuple[int, ...],
+        dilation: tuple[int, ...],
+        groups: int,
+    ) -> Geometry:
+        """With the array; fillers stand for spatial axes that are not there."""
+        filled = zip((1, 0, 1), (stride, padding, dilation), strict=True)
+        array = np.array([(filler,) * (3 - len(row)) + row for filler, row in filled], np.int64)
+        return cls(stride, padding, dilation, groups, array)
 
     @property
-    def array(self) -> Array:
-        """(3, 3), as the kernels want it."""
-        return _geometry_array(self.stride, self.padding, self.dilation)
-
-
-@functools.cache
-def _geometry_array(*rows: tuple[int, ...]) -> Array:
-    fillers = (1, 0, 1)  # of the spatial axes that are not there
-    return np.array(
-        [(filler,) * (3 - len(row)) + row for filler, row in zip(fillers, rows, strict=True)],
-        np.int64,
-    )
+    def attrs(self) -> dict[str, Any]:
+        """As nodes keep them."""
+        return dict(zip(self._fields[:4], self[:4], strict=True))
 
 
 def conv1d(
@@ -58,9 +71,14 @@ def conv1d(
     padding: Size | str = 0,
     dilation: Size = 1,
     groups: int = 1,
+    *,
+    activation: str | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
 ) -> Tensor:
     """`conv2d` over one axis.  (N, C, L), (O, C / groups, K) -> (N, O, L')."""
-    return _conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+    windows = stride, padding, dilation, groups
+    return _conv("conv1d", 1, input, weight, bias, windows, activation, scale, residual)
 
 
 def conv2d(
@@ -71,6 +89,10 @@ def conv2d(
     padding: Size | str = 0,
     dilation: Size = 1,
     groups: int = 1,
+    *,
+    activation: str | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
 ) -> Tensor:
     """Weighted sums of windows.  (N, C, H, W), (O, C / groups, KH, KW) -> (N, O, H', W').
 
@@ -80,10 +102,14 @@ def conv2d(
     input: float32/float64, may lack N, and then so does the result.  bias: (O,).
     stride, padding, dilation: an integer for all spatial axes, or one each. padding "valid" is 0,
     "same" keeps the size (with stride 1; an odd number of zeros has its last behind the input).
+    activation ("relu", "gelu", "gelu_tanh" or "silu"), scale (O,) or with axes of size
+    1 behind, residual (as the result): activation(scale * y + residual), in one pass where no
+    gradient is recorded.
     Raises: ShapeError when sizes do not fit or a window is larger than the padded input;
     DtypeError; ValueError for a stride, padding, dilation or groups that makes no sense.
     """
-    return _conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
+    windows = stride, padding, dilation, groups
+    return _conv("conv2d", 2, input, weight, bias, windows, activation, scale, residual)
 
 
 def conv3d(
@@ -94,9 +120,14 @@ def conv3d(
     padding: Size | str = 0,
     dilation: Size = 1,
     groups: int = 1,
+    *,
+    activation: str | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
 ) -> Tensor:
     """`conv2d` over three axes.  (N, C, D, H, W), (O, C / groups, KD, KH, KW) -> the same kind."""
-    return _conv("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
+    windows = stride, padding, dilation, groups
+    return _conv("conv3d", 3, input, weight, bias, windows, activation, scale, residual)
 
 
 def conv_transpose1d(
@@ -157,16 +188,50 @@ def _conv(
     x: TensorLike,
     weight: TensorLike,
     bias: TensorLike | None,
+    windows: tuple[Any, ...],
+    activation: str | None,
+    scale: Tensor | None,
+    residual: Tensor | None,
+) -> Tensor:
+    x, weight, bias, single = _operands(name, axes, x, weight, bias)
+    shapes = x.array.shape, weight.array.shape
+    try:
+        shape, geometry = _lay_out(name, axes, *shapes, *windows)
+    except TypeError:  # unhashable
+        windows = tuple(tuple(n) if isinstance(n, list) else n for n in windows)
+        shape, geometry = _lay_out(name, axes, *shapes, *windows)
+    _check_vector(name, "bias", bias, shape[1])
+    if activation is not None or scale is not None or residual is not None:
+        if residual is not None and single:
+            residual = unsqueeze(residual, 0)
+        _check_epilogue(name, x.array.dtype, shape, activation, scale, residual)
+    if is_grad_enabled() and any(
+        t is not None and t.needs_grad for t in (x, weight, bias, scale, residual)
+    ):
+        out = _forward(x, weight, bias, shape, geometry)
+        out = out if scale is None else mul(out, reshape(scale, (shape[1],) + (1,) * axes))
+        out = _ACTIVATIONS[activation](out if residual is None else add(out, residual))
+    else:
+        out = new_tensor(kernels.empty(shape, x.array.dtype))
+        _run(out.array, x, weight, bias, geometry, activation, scale, residual)
+    return squeeze(out, 0) if single else out
+
+
+@functools.lru_cache(1024)
+def _lay_out(
+    name: str,
+    axes: int,
+    x: Shape,
+    weight: Shape,
     stride: Size,
     padding: Size | str,
     dilation: Size,
     groups: int,
-) -> Tensor:
-    x, weight, bias, single = _operands(name, axes, x, weight, bias)
+) -> tuple[Shape, Geometry]:
+    """The shape of the output, and how the windows lie, from shapes of input and weight."""
     steps = sizes(name, "stride", stride, axes, 1)
     spread = sizes(name, "dilation", dilation, axes, 1)
-    inputs, windows = x.array.shape[2:], weight.array.shape[2:]
-    reach = [d * (k - 1) for d, k in zip(spread, windows, strict=True)]
+    reach = [d * (k - 1) for d, k in zip(spread, weight[2:], strict=True)]
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
             raise ValueError(f"{name}: padding {padding!r} is not 'same', 'valid' or a number")
@@ -178,18 +243,15 @@ def _conv(
         before = sizes(name, "padding", padding, axes, 0)
         total = [2 * p for p in before]
     outputs = []
-    for i, (size, around, r) in enumerate(zip(inputs, total, reach, strict=True)):
+    for i, (size, around, r) in enumerate(zip(x[2:], total, reach, strict=True)):
         if size + around < r + 1:
             raise ShapeError(
                 f"{name}: a window of {r + 1} is larger than the input of {size + around}, "
-                f"padding included (input {x.array.shape}, weight {weight.array.shape})"
+                f"padding included (input {x}, weight {weight})"
             )
         outputs.append((size + around - r - 1) // steps[i] + 1)
-    _check_groups(name, groups, x, weight, weight.array.shape[0], weight.array.shape[1] * groups)
-    _check_bias(name, bias, weight.array.shape[0])
-    geometry = Geometry(steps, before, spread, groups)
-    out = _forward(x, weight, bias, tuple(outputs), geometry)
-    return squeeze(out, 0) if single else out
+    _check_groups(name, groups, x, weight, weight[0], lambda: weight[1] * groups)
+    return (x[0], weight[0], *outputs), Geometry.of(steps, before, spread, groups)
 
 
 def _conv_transpose(
@@ -220,10 +282,11 @@ def _conv_transpose(
         outputs.append(whole - 2 * before[i] + extra[i])
         if outputs[i] < 1:
             raise ShapeError(f"{name}: padding {before[i]} leaves nothing of {whole} elements")
-    _check_groups(name, groups, x, weight, x.array.shape[1], weight.array.shape[0])
+    shapes = x.array.shape, weight.array.shape
+    _check_groups(name, groups, *shapes, shapes[0][1], lambda: shapes[1][0])
     filters = weight.array.shape[1] * groups
-    _check_bias(name, bias, filters)
-    geometry = Geometry(steps, before, spread, groups)
+    _check_vector(name, "bias", bias, filters)
+    geometry = Geometry.of(steps, before, spread, groups)
     out = _input_gradient(x, weight, (x.array.shape[0], filters, *outputs), geometry)
     if bias is not None:
         out = add(out, reshape(bias, (filters,) + (1,) * axes))
@@ -234,13 +297,10 @@ def _conv_transpose(
 
 
 def _forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, outputs: Shape, geometry: Geometry
+    x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape, geometry: Geometry
 ) -> Tensor:
-    shape = (x.array.shape[0], weight.array.shape[0], *outputs)
     out = kernels.empty(shape, x.array.dtype)
-    options = geometry.array, geometry.groups
-    offset = None if bias is None else kernels.contiguous(bias.array)
-    kernels.call(K.conv, five(out), five(x.array), five(weight.array), offset, *options)
+    _run(out, x, weight, bias, geometry)
 
     def vjp(g: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         gx = gweight = gbias = None
@@ -250,23 +310,47 @@ def _forward(
             gweight, gbias = _weight_gradient(g, x, weight.array.shape, geometry)
         return gx, gweight, gbias
 
-    attrs = geometry._asdict()
-    return record("conv", out, (x, weight, bias), vjp, saved=(x, weight), attrs=attrs)
+    return record("conv", out, (x, weight, bias), vjp, saved=(x, weight), attrs=geometry.attrs)
+
+
+def _run(
+    out: Array,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    geometry: Geometry,
+    activation: str | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> None:
+    contiguous = kernels.contiguous
+    kernels.call(
+        K.conv,
+        out,
+        contiguous(x.array),
+        contiguous(weight.array),
+        None if bias is None else contiguous(bias.array),
+        None if scale is None else contiguous(scale.array).reshape(-1),
+        None if residual is None else contiguous(residual.array),
+        geometry.array,
+        geometry.groups,
+        kernels.ACTIVATIONS[activation],
+    )
 
 
 def _input_gradient(g: Tensor, weight: Tensor, shape: Shape, geometry: Geometry) -> Tensor:
     out = kernels.empty(shape, g.array.dtype)
-    operands = five(out), five(g.array), five(weight.array)
-    kernels.call(K.conv_backward_input, *operands, geometry.array, geometry.groups)
+    operands = kernels.contiguous(g.array), kernels.contiguous(weight.array)
+    kernels.call(K.conv_backward_input, out, *operands, geometry.array, geometry.groups)
 
     def vjp(h: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        gg = _forward(h, weight, None, g.array.shape[2:], geometry) if g.needs_grad else None
+        gg = _forward(h, weight, None, g.array.shape, geometry) if g.needs_grad else None
         gweight = None
         if weight.needs_grad:
             gweight, _ = _weight_gradient(g, h, weight.array.shape, geometry)
         return gg, gweight
 
-    attrs = geometry._asdict()
+    attrs = geometry.attrs
     return record("conv_transpose", out, (g, weight), vjp, saved=(g, weight), attrs=attrs)
 
 
@@ -275,11 +359,11 @@ def _weight_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Of the weight, whose shape it is, and of the bias."""
     out, sums = kernels.empty(shape, g.array.dtype), kernels.empty(shape[:1], g.array.dtype)
-    operands = five(out), sums, five(g.array), five(x.array)
-    kernels.call(K.conv_backward_weight, *operands, geometry.array, geometry.groups)
+    operands = kernels.contiguous(g.array), kernels.contiguous(x.array)
+    kernels.call(K.conv_backward_weight, out, sums, *operands, geometry.array, geometry.groups)
 
     def vjp(h: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        gg = _forward(x, h, None, g.array.shape[2:], geometry) if g.needs_grad else None
+        gg = _forward(x, h, None, g.array.shape, geometry) if g.needs_grad else None
         gx = _input_gradient(g, h, x.array.shape, geometry) if x.needs_grad else None
         return gg, gx
 
@@ -290,12 +374,6 @@ def _weight_gradient(
 
     gweight = record("conv_backward", out, (g, x), vjp, saved=(g, x))
     return gweight, record("conv_backward", sums, (g,), bias_vjp)
-
-
-def five(x: Array) -> Array:
-    """With axes of size 1 in front of the spatial ones that are there."""
-    x = kernels.contiguous(x)
-    return x.reshape(*x.shape[:2], *(1,) * (5 - x.ndim), *x.shape[2:])
 
 
 # ---- arguments ----
@@ -319,8 +397,10 @@ def _operands(
 ) -> tuple[Tensor, Tensor, Tensor | None, bool]:
     x, weight = as_tensor(x), as_tensor(weight)
     bias = None if bias is None else as_tensor(bias)
-    dtypes = {t.array.dtype for t in (x, weight, bias) if t is not None}
-    if not is_real(x) or len(dtypes) > 1:
+    dtype = x.array.dtype
+    mixed = weight.array.dtype != dtype or (bias is not None and bias.array.dtype != dtype)
+    if mixed or not is_real(x):
+        dtypes = {t.array.dtype for t in (x, weight, bias) if t is not None}
         found = ", ".join(sorted(map(str, dtypes)))
         raise DtypeError(f"{name}: got {found}; expected float32 or float64, the same for all")
     single = x.array.ndim == axes + 1
@@ -334,18 +414,35 @@ def _operands(
     return (unsqueeze(x, 0) if single else x), weight, bias, single
 
 
+def _check_epilogue(
+    name: str,
+    dtype: Any,
+    shape: Shape,
+    activation: str | None,
+    scale: Tensor | None,
+    residual: Tensor | None,
+) -> None:
+    if activation not in _ACTIVATIONS:
+        raise ValueError(f"{name}: activation {activation!r} is not one of {[*_ACTIVATIONS][1:]}")
+    if scale is not None and not scale.array.shape[:1] == (scale.array.size,) == shape[1:2]:
+        expected = f"expected {shape[1:2]}, or with axes of size 1 behind"
+        raise ShapeError(f"{name}: scale has shape {scale.array.shape}, {expected}")
+    for what, tensor in (("scale", scale), ("residual", residual)):
+        if tensor is not None and tensor.array.dtype != dtype:
+            raise DtypeError(f"{name}: {what} is {tensor.array.dtype}, expected {dtype}")
+    if residual is not None and residual.array.shape != shape:
+        raise ShapeError(f"{name}: residual has shape {residual.array.shape}, expected {shape}")
+
+
 def _check_groups(
-    name: str, groups: Any, x: Tensor, weight: Tensor, divided: int, channels: int
+    name: str, groups: Any, x: Shape, weight: Shape, divided: int, channels: Callable[[], int]
 ) -> None:
     if not isinstance(groups, int) or groups < 1:
         raise ValueError(f"{name}: groups must be a positive integer, got {groups!r}")
-    if divided % groups or x.array.shape[1] != channels:
-        raise ShapeError(
-            f"{name}: input {x.array.shape} does not fit weight {weight.array.shape} "
-            f"in {groups} groups"
-        )
+    if divided % groups or x[1] != channels():
+        raise ShapeError(f"{name}: input {x} does not fit weight {weight} in {groups} groups")
 
 
-def _check_bias(name: str, bias: Tensor | None, filters: int) -> None:
-    if bias is not None and bias.array.shape != (filters,):
-        raise ShapeError(f"{name}: bias has shape {bias.array.shape}, expected ({filters},)")
+def _check_vector(name: str, what: str, x: Tensor | None, filters: int) -> None:
+    if x is not None and x.array.shape != (filters,):
+        raise ShapeError(f"{name}: {what} has shape {x.array.shape}, expected ({filters},)")

@@ -13,7 +13,7 @@ from rushlight import kernels
 from rushlight.autograd import new_tensor, record
 from rushlight.errors import DtypeError, ShapeError
 from rushlight.kernels import INT64, Array, K, Shape
-from rushlight.ops.conv import Size, five, sizes
+from rushlight.ops.conv import Size, sizes
 from rushlight.ops.convert import TensorLike, as_tensor, is_real
 from rushlight.ops.index import gather
 from rushlight.ops.pieces import cat
@@ -175,8 +175,8 @@ def _max_pool(
     shape = (*x.array.shape[:2], *outputs)
     out = kernels.empty(shape, x.array.dtype)
     index = kernels.empty(shape, INT64) if return_indices or x.needs_grad else None
-    places = None if index is None else five(index)
-    kernels.call(K.max_pool, five(out), places, five(x.array), _array(geometry))
+    places = None if index is None else _five(index)
+    kernels.call(K.max_pool, _five(out), places, _five(x.array), _array(geometry))
 
     def vjp(g: Tensor) -> tuple[Tensor]:
         assert index is not None
@@ -193,7 +193,7 @@ def _max_pool(
 
 def _max_pool_gradient(g: Tensor, index: Array, shape: Shape) -> Tensor:
     out = kernels.empty(shape, g.array.dtype)
-    kernels.call(K.max_pool_backward, five(out), five(g.array), five(index))
+    kernels.call(K.max_pool_backward, _five(out), _five(g.array), _five(index))
 
     def vjp(h: Tensor) -> tuple[Tensor]:
         flat = new_tensor(index.reshape(*index.shape[:2], -1))
@@ -229,7 +229,7 @@ def _avg_pool(
 
 def _avg(x: Tensor, divisor: Array, geometry: Geometry, attrs: dict[str, Any]) -> Tensor:
     out = kernels.empty((*x.array.shape[:2], *divisor.shape), x.array.dtype)
-    kernels.call(K.avg_pool, five(out), five(x.array), divisor, _array(geometry))
+    kernels.call(K.avg_pool, _five(out), _five(x.array), divisor, _array(geometry))
     shape = x.array.shape
     return record(
         "avg_pool", out, (x,), lambda g: (_spread(g, divisor, geometry, shape, attrs),), attrs=attrs
@@ -241,7 +241,7 @@ def _spread(
 ) -> Tensor:
     """The gradient of `_avg`, whose own is `_avg`."""
     out = kernels.empty(shape, g.array.dtype)
-    kernels.call(K.avg_pool_backward, five(out), five(g.array), divisor, _array(geometry))
+    kernels.call(K.avg_pool_backward, _five(out), _five(g.array), divisor, _array(geometry))
     return record("avg_pool_backward", out, (g,), lambda h: (_avg(h, divisor, geometry, attrs),))
 
 
@@ -351,3 +351,9 @@ def _array(geometry: Geometry) -> Array:
     missing = 3 - len(geometry[0])
     fillers = (1, 0, 1, 1)
     return np.array([(f,) * missing + row for f, row in zip(fillers, geometry, strict=True)], INT64)
+
+
+def _five(x: Array) -> Array:
+    """With axes of size 1 in front of the spatial ones that are there."""
+    x = kernels.contiguous(x)
+    return x.reshape(*x.shape[:2], *(1,) * (5 - x.ndim), *x.shape[2:])
