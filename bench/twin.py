@@ -49,6 +49,7 @@ LAYERS = {
     nn.MaxPool2d: lambda m: tnn.MaxPool2d(m.kernel_size, m.stride, m.padding),
     nn.Identity: lambda m: tnn.Identity(),
     nn.Dropout: lambda m: tnn.Dropout(m.p),
+    nn.Dropout2d: lambda m: tnn.Dropout2d(m.p),
     nn.DropPath: lambda m: tnn.Identity(),
     nn.Sequential: lambda m: tnn.Sequential(),
     nn.ModuleList: lambda m: tnn.ModuleList(),

@@ -1,22 +1,28 @@
-"""Images: ResNet-18 beside PyTorch, and what folding gives.
+"""Images: ResNet-18 and FastViT-T8 beside PyTorch and onnxruntime, and what folding gives.
 
 python bench/vision.py [--rounds 9] [--seconds 0.4] [--threads 2]
 
-Both libraries take turns in one process, with the same weights. ResNet-18 trains on 16 images of
-64 x 64 and classifies one of 256 x 256; folded networks (nn.utils.reparameterize) are measured
-against PyTorch's as it is, and against themselves unfolded. A figure is a median over the rounds.
+The libraries take turns in one process, with the same weights. ResNet-18 trains on 16 images of
+64 x 64; folded networks (nn.utils.reparameterize) classify one of 256 x 256, beside the same folded
+network in PyTorch and in onnxruntime, and beside themselves unfolded. A figure is a median over the
+rounds.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import time
+import warnings
 from collections.abc import Callable
 from statistics import median
 
+import onnxruntime
 import torch
 import torch.nn.functional as TF
 from torch import nn as tnn
+from twin import twin
 
 import rushlight as rl
 import rushlight.nn.functional as RF
@@ -78,6 +84,19 @@ def inference(model, no_grad, x) -> Callable[[], None]:
     return step
 
 
+def session(model, image, options: argparse.Namespace) -> Callable[[], None]:
+    """The network in onnxruntime, with what PyTorch exports."""
+    file = io.BytesIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model, (torch.tensor(image.numpy()),), file, dynamo=False)
+    threads = onnxruntime.SessionOptions()
+    threads.intra_op_num_threads = options.threads
+    runs = onnxruntime.InferenceSession(file.getvalue(), threads, ["CPUExecutionProvider"])
+    feed = {runs.get_inputs()[0].name: image.numpy()}
+    return lambda: runs.run(None, feed)
+
+
 def turn(step: Callable[[], None], seconds: float) -> float:
     """Milliseconds a step."""
     step()
@@ -118,13 +137,17 @@ def main() -> None:
     theirs = training(peer, TF, torch.optim.SGD(peer.parameters(), 1e-4, 0.9), tx, ty)
     compare("ResNet-18, training, 16 x 64 x 64", ours, theirs, options)
     image = rl.randn(1, 3, 256, 256)
-    fused = inference(nn.utils.reparameterize(mine.eval()), rl.no_grad, image)
-    theirs = inference(peer.eval(), torch.no_grad, torch.tensor(image.numpy()))
-    compare("ResNet-18, folded, 1 x 256 x 256", fused, theirs, options)
-    net = models.fastvit_t8().eval()
-    folded = inference(nn.utils.reparameterize(net), rl.no_grad, image)
-    plain = inference(net, rl.no_grad, image)
-    compare("FastViT-T8, folded and as trained", folded, plain, options)
+    for name, net in (("ResNet-18", mine.eval()), ("FastViT-T8", models.fastvit_t8().eval())):
+        fused = nn.utils.reparameterize(net)
+        folded = inference(fused, rl.no_grad, image)
+        eager = inference(twin(fused), torch.no_grad, torch.tensor(image.numpy()))
+        compare(f"{name}, folded, to PyTorch", folded, eager, options)
+        compare(
+            f"{name}, folded, to onnxruntime", folded, session(twin(fused), image, options), options
+        )
+        compare(
+            f"{name}, folded, to as trained", folded, inference(net, rl.no_grad, image), options
+        )
 
 
 if __name__ == "__main__":
