@@ -74,13 +74,12 @@ def _constant(x: Tensor, amounts: tuple[tuple[int, int], ...], value: float) -> 
     lies = list(zip(shape, sizes, amounts, strict=True))
     source = tuple(slice(max(-a, 0), max(n - max(-b, 0), 0)) for n, _, (a, b) in lies)
     target = tuple(slice(max(a, 0), max(m - max(b, 0), 0)) for _, m, (a, b) in lies)
-    if is_real(x):
-        out = kernels.full(sizes, value, x.array.dtype)
-        _copy_part(out[target], x.array[source])
-    else:
-        out = np.full(sizes, value, x.array.dtype)
-        out[target] = host(x, "pad")[source]
-        return new_tensor(out)
+    if not is_real(x):
+        filled = np.full(sizes, value, x.array.dtype)
+        filled[target] = host(x, "pad")[source]
+        return new_tensor(filled)
+    out = kernels.full(sizes, value, x.array.dtype)
+    _copy_part(out[target], x.array[source])
     back = tuple((-a, -b) for a, b in amounts)
     return record("pad", out, (x,), lambda g: (_constant(g, back, 0.0),), attrs={"pad": amounts})
 

@@ -75,7 +75,8 @@ def interpolate(
     result = x
     for axis, n, m, step in sorted(plans, key=lambda plan: plan[2] / plan[1]):  # shrink first
         if mode in _ANY_RANK:
-            result = _nearest(result, axis, m, step, mode == "nearest-exact")
+            order = _nearest(n, m, step, mode == "nearest-exact")
+            result = result if order is None else take(result, axis, order)
         elif n != m or (mode == "bicubic" and not antialias):  # PyTorch leaves other axes alone
             kind = "cubic" if mode == "bicubic" else "linear"
             name = x.array.dtype.name
@@ -113,13 +114,9 @@ def _factors(given: Any, axes: int) -> list[float]:
 # ---- the nearest element ----
 
 
-def _nearest(x: Tensor, axis: int, m: int, step: float | None, exact: bool) -> Tensor:
-    order = _nearest_order(x.array.shape[axis], m, step, exact)
-    return x if order is None else take(x, axis, order)
-
-
 @functools.lru_cache(512)
-def _nearest_order(n: int, m: int, step: float | None, exact: bool) -> Order | None:
+def _nearest(n: int, m: int, step: float | None, exact: bool) -> Order | None:
+    """Which elements to take; None for the same."""
     if not exact and m in (n, 2 * n):  # so PyTorch has it for images
         step = None
     # in float32, as PyTorch does for images, so that both choose the same where it is close

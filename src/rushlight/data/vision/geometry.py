@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rushlight.data.vision import draw
-from rushlight.data.vision.base import Transform, check_probability, check_range
+from rushlight.data.vision.base import ImageTransform, check_probability, check_range
 from rushlight.data.vision.image import (
     Fill,
     channel_count,
@@ -63,7 +63,7 @@ def resize(image: Array, height: int, width: int, interpolation: str = "bilinear
     return through_pillow("Resize", image, lambda x, _: x.resize((width, height), how))
 
 
-class Resize(Transform):
+class Resize(ImageTransform):
     """To a size: (height, width), or one number for the shorter side, keeping the aspect.
 
     interpolation: "bilinear", "bicubic" (both need Pillow) or "nearest".
@@ -75,7 +75,7 @@ class Resize(Transform):
         self.interpolation = check_interpolation("Resize", interpolation)
 
     def _changed(self, image: Array) -> Array:
-        height, width = check_image("Resize", image).shape[:2]
+        height, width = image.shape[:2]
         if isinstance(self.size, Sequence) and len(self.size) == 2:
             new = _pair("Resize", self.size)
         else:
@@ -115,7 +115,7 @@ def _padding_mode(what: str, mode: str) -> str:
     return mode
 
 
-class Pad(Transform):
+class Pad(ImageTransform):
     """Pixels around: padding for all sides, (left and right, top and bottom), or four sides.
 
     fill: for padding_mode "constant", one value or one for each channel. "edge" repeats the last
@@ -129,29 +129,27 @@ class Pad(Transform):
         self.padding_mode = _padding_mode("Pad", padding_mode)
 
     def _changed(self, image: Array) -> Array:
-        check_image("Pad", image)
         return _pad("Pad", image, _sides("Pad", self.padding), self.fill, self.padding_mode)
 
 
-class CenterCrop(Transform):
+class CenterCrop(ImageTransform):
     """The middle, of size (height, width) or square; what an image lacks is filled with 0."""
 
     def __init__(self, size: Size) -> None:
         self.size = _pair("CenterCrop", size)
 
     def _changed(self, image: Array) -> Array:
-        height, width = check_image("CenterCrop", image).shape[:2]
-        need_y, need_x = max(0, self.size[0] - height), max(0, self.size[1] - width)
+        height, width = image.shape[:2]
+        y, x = self.size
+        need_y, need_x = max(0, y - height), max(0, x - width)
         if need_y or need_x:
             sides = (need_x // 2, need_y // 2, need_x - need_x // 2, need_y - need_y // 2)
             image = _pad("CenterCrop", image, sides, 0, "constant")
-            height, width = image.shape[:2]
-        top = round((height - self.size[0]) / 2)
-        left = round((width - self.size[1]) / 2)
-        return image[top : top + self.size[0], left : left + self.size[1]]
+        top, left = round(max(0, height - y) / 2), round(max(0, width - x) / 2)
+        return image[top : top + y, left : left + x]
 
 
-class RandomCrop(Transform):
+class RandomCrop(ImageTransform):
     """A part of size (height, width), or square, anywhere in the image once it is padded.
 
     padding, fill, padding_mode: as of `Pad`. pad_if_needed: pad smaller images on both sides until
@@ -175,7 +173,6 @@ class RandomCrop(Transform):
         self.padding_mode = _padding_mode("RandomCrop", padding_mode)
 
     def _changed(self, image: Array) -> Array:
-        check_image("RandomCrop", image)
         if self.padding is not None:
             sides = _sides("RandomCrop", self.padding)
             image = _pad("RandomCrop", image, sides, self.fill, self.padding_mode)
@@ -193,7 +190,7 @@ class RandomCrop(Transform):
         return image[top : top + y, left : left + x]
 
 
-class RandomResizedCrop(Transform):
+class RandomResizedCrop(ImageTransform):
     """A part of random area and aspect, resized to a size (height, width), or square.
 
     scale: bounds of its area as a part of the image's. ratio: bounds of width / height, drawn
@@ -214,60 +211,48 @@ class RandomResizedCrop(Transform):
         self.interpolation = check_interpolation("RandomResizedCrop", interpolation)
 
     def _changed(self, image: Array) -> Array:
-        height, width = check_image("RandomResizedCrop", image).shape[:2]
+        height, width = image.shape[:2]
         top, left, y, x = self._part(height, width)
         return resize(image[top : top + y, left : left + x], *self.size, self.interpolation)
 
     def _part(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Top, left, height and width."""
-        low, high = (math.log(r) for r in self.ratio)
-        for a, r in zip(draw.uniforms(10), draw.uniforms(10), strict=True):
-            area = height * width * (self.scale[0] + a * (self.scale[1] - self.scale[0]))
-            aspect = math.exp(low + r * (high - low))
-            x, y = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        for x, y in draw.rectangles(height * width, self.scale, self.ratio):
             if 0 < x <= width and 0 < y <= height:
                 return draw.below(height - y + 1), draw.below(width - x + 1), y, x
-        if width / height < self.ratio[0]:
-            x, y = width, max(1, round(width / self.ratio[0]))
-        elif width / height > self.ratio[1]:
-            x, y = max(1, round(height * self.ratio[1])), height
-        else:
-            x, y = width, height
-        x, y = min(x, width), min(y, height)
+        x = min(width, max(1, round(height * self.ratio[1])))
+        y = min(height, max(1, round(width / self.ratio[0])))
         return (height - y) // 2, (width - x) // 2, y, x
 
 
-class RandomHorizontalFlip(Transform):
+class _RandomFlip(ImageTransform):
+    axis: int
+
+    def __init__(self, p: float = 0.5) -> None:
+        self.p = check_probability(type(self).__name__, p)
+
+    def _changed(self, image: Array) -> Array:
+        return np.ascontiguousarray(np.flip(image, self.axis)) if draw.uniform() < self.p else image
+
+
+class RandomHorizontalFlip(_RandomFlip):
     """Left and right exchanged, with probability p."""
 
-    def __init__(self, p: float = 0.5) -> None:
-        self.p = check_probability("RandomHorizontalFlip", p)
-
-    def _changed(self, image: Array) -> Array:
-        check_image("RandomHorizontalFlip", image)
-        return np.ascontiguousarray(image[:, ::-1]) if draw.uniform() < self.p else image
+    axis = 1
 
 
-class RandomVerticalFlip(Transform):
+class RandomVerticalFlip(_RandomFlip):
     """Top and bottom exchanged, with probability p."""
 
-    def __init__(self, p: float = 0.5) -> None:
-        self.p = check_probability("RandomVerticalFlip", p)
-
-    def _changed(self, image: Array) -> Array:
-        check_image("RandomVerticalFlip", image)
-        return np.ascontiguousarray(image[::-1]) if draw.uniform() < self.p else image
+    axis = 0
 
 
 def _degrees(what: str, degrees: float | Sequence[float]) -> tuple[float, float]:
-    if not isinstance(degrees, Sequence):
-        if degrees < 0:
-            raise ValueError(f"{what}: one number of degrees means -n to n, got {degrees}")
-        return -float(degrees), float(degrees)
-    return check_range(what, "degrees", degrees)
+    bounds = degrees if isinstance(degrees, Sequence) else (0.0 - degrees, degrees)
+    return check_range(what, "degrees", bounds)
 
 
-class RandomRotation(Transform):
+class RandomRotation(ImageTransform):
     """Turned about its centre by an angle drawn from `degrees`: (low, high), or n for -n to n.
 
     A positive angle turns to the left. expand: enlarge the image to hold all of it. center: (x, y)
@@ -331,7 +316,7 @@ def affine(
     return through_pillow("affine", image, change, fill)
 
 
-class RandomAffine(Transform):
+class RandomAffine(ImageTransform):
     """Turned, moved, scaled and sheared at random, about its centre, at the same size.
 
     degrees: as of `RandomRotation`, but positive turns to the right. translate: (a, b), moves of up
@@ -351,9 +336,7 @@ class RandomAffine(Transform):
         center: Sequence[float] | None = None,
     ) -> None:
         self.degrees = _degrees("RandomAffine", degrees)
-        if translate is not None and (
-            len(translate) != 2 or any(not 0 <= t <= 1 for t in translate)
-        ):
+        if translate is not None and [0 <= t <= 1 for t in translate] != [True, True]:
             raise ValueError(f"RandomAffine: translate is two parts of the size, got {translate}")
         self.translate = translate
         self.scale = None if scale is None else check_range("RandomAffine", "scale", scale, 0)
@@ -363,7 +346,7 @@ class RandomAffine(Transform):
         self.center = center
 
     def _changed(self, image: Array) -> Array:
-        height, width = check_image("RandomAffine", image).shape[:2]
+        height, width = image.shape[:2]
         angle = draw.uniform(*self.degrees)
         move = (0, 0)
         if self.translate is not None:
@@ -376,12 +359,8 @@ class RandomAffine(Transform):
 
 def _shear(shear: float | Sequence[float] | None) -> list[tuple[float, float]]:
     """Bounds along x and along y."""
-    if shear is None:
-        return [(0.0, 0.0), (0.0, 0.0)]
-    if not isinstance(shear, Sequence):
-        return [_degrees("RandomAffine", shear), (0.0, 0.0)]
-    values = tuple(shear)
+    values = tuple(shear) if isinstance(shear, Sequence) else _degrees("RandomAffine", shear or 0)
     if len(values) not in (2, 4):
         raise ValueError(f"RandomAffine: shear is one, two or four numbers, got {shear!r}")
-    bounds = [check_range("RandomAffine", "shear", values[i : i + 2]) for i in (0, 2) if values[i:]]
-    return bounds if len(bounds) == 2 else [*bounds, (0.0, 0.0)]
+    both = values[:2], values[2:] or (0.0, 0.0)
+    return [check_range("RandomAffine", "shear", bounds) for bounds in both]

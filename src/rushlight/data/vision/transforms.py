@@ -7,14 +7,19 @@ so a DataLoader's batches are the same for any number and kind of workers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from rushlight.data.vision import draw
-from rushlight.data.vision.base import Transform, check_probability, check_range
+from rushlight.data.vision.base import (
+    ImageTransform,
+    Transform,
+    check_channels,
+    check_probability,
+    check_range,
+)
 from rushlight.data.vision.colour import (
     ColorJitter,
     Grayscale,
@@ -36,7 +41,6 @@ from rushlight.data.vision.geometry import (
     Resize,
     affine,
 )
-from rushlight.data.vision.image import check_image
 from rushlight.data.vision.mix import CutMix, MixUp, cutmix, mixup
 from rushlight.errors import DtypeError, ShapeError
 from rushlight.kernels import Array
@@ -100,14 +104,13 @@ class Lambda(Transform):
         return self.lambd(image)
 
 
-class ToTensor(Transform):
+class ToTensor(ImageTransform):
     """A tensor (C, H, W) float32 of an image (H, W) or (H, W, C).
 
     uint8 is divided by 255; floats are taken as they are. Raises: DtypeError for other dtypes.
     """
 
     def _changed(self, image: Array) -> Tensor:
-        check_image("ToTensor", image)
         if image.dtype != np.uint8 and image.dtype.kind != "f":
             raise DtypeError(f"ToTensor: expected a uint8 or float image, got {image.dtype}")
         planes = image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
@@ -148,15 +151,9 @@ class Normalize(Transform):
     def _changed(self, x: Tensor) -> Tensor:
         _check_tensor("Normalize", x, (3, 4))
         channels = x.shape[-3]
-        if any(len(values) not in (1, channels) for values in (self.mean, self.std)):
-            raise ShapeError(
-                f"Normalize: {len(self.mean)} means and {len(self.std)} stds for {channels} "
-                "channels"
-            )
-        mean, std = (
-            Tensor(np.array(values, x.array.dtype).reshape(-1, 1, 1))
-            for values in (self.mean, self.std)
-        )
+        check_channels("Normalize", self.mean, self.std, channels)
+        both = (np.array(values, x.array.dtype) for values in (self.mean, self.std))
+        mean, std = (Tensor(values.reshape(-1, 1, 1)) for values in both)
         return (x - mean) / std
 
 
@@ -196,19 +193,14 @@ class RandomErasing(Transform):
         top, left, h, w = part
         out = x.array.copy()
         if self.value == "random":
-            noise = np.array(draw.normals(channels * h * w)).reshape(channels, h, w)
-            out[:, top : top + h, left : left + w] = noise
+            values = np.array(draw.normals(channels * h * w)).reshape(channels, h, w)
         else:
             values = np.asarray(self.value, out.dtype).reshape(-1, 1, 1)
-            out[:, top : top + h, left : left + w] = values
+        out[:, top : top + h, left : left + w] = values
         return Tensor(out)
 
     def _part(self, height: int, width: int) -> tuple[int, int, int, int] | None:
-        low, high = (math.log(r) for r in self.ratio)
-        for a, r in zip(draw.uniforms(10), draw.uniforms(10), strict=True):
-            area = height * width * (self.scale[0] + a * (self.scale[1] - self.scale[0]))
-            aspect = math.exp(low + r * (high - low))
-            h, w = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        for h, w in draw.rectangles(height * width, self.scale, self.ratio):
             if 0 < h <= height and 0 < w <= width:
                 return draw.below(height - h + 1), draw.below(width - w + 1), h, w
         return None
