@@ -30,6 +30,11 @@ def _finish(array: Array, requires_grad: bool, device: Any = None) -> Tensor:
     return result
 
 
+def _copied(array: Array, requires_grad: bool = False, device: Any = None) -> Tensor:
+    """A tensor with an array's numbers, in memory of the kernels'."""
+    return _finish(kernels.copy(array), requires_grad, device)
+
+
 def tensor(
     data: Any, *, dtype: Dtype | None = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -47,7 +52,7 @@ def tensor(
     if dtype is not None:
         return _finish(kernels.cast(array, as_dtype(dtype).numpy), requires_grad, device)
     from_numpy(array.dtype)
-    return _finish(kernels.copy(array), requires_grad, device)
+    return _copied(array, requires_grad, device)
 
 
 def _from_lists(data: Any, wanted: np.dtype[Any]) -> Array:
@@ -164,23 +169,19 @@ def arange(
         raise ValueError(f"arange: cannot count from {start} to {end} by {step}")
     whole = all(isinstance(n, int | np.integer) for n in (start, end, step))
     kind = as_dtype(dtype) if dtype is not None else int64 if whole else float32
-    return _finish(
-        kernels.copy(np.arange(start, end, step).astype(kind.numpy)), requires_grad, device
-    )
+    return _copied(np.arange(start, end, step).astype(kind.numpy), requires_grad, device)
 
 
 def linspace(
     start: float, end: float, steps: int, *, dtype: Dtype = float32, requires_grad: bool = False
 ) -> Tensor:
     """`steps` evenly spaced numbers from start to end, both included."""
-    return _finish(
-        kernels.copy(np.linspace(start, end, steps, dtype=as_dtype(dtype).numpy)), requires_grad
-    )
+    return _copied(np.linspace(start, end, steps, dtype=as_dtype(dtype).numpy), requires_grad)
 
 
 def eye(n: int, m: int | None = None, *, dtype: Dtype = float32) -> Tensor:
     """Ones on the diagonal, zeros elsewhere."""
-    return _finish(kernels.copy(np.eye(n, m, dtype=as_dtype(dtype).numpy)), False)
+    return _copied(np.eye(n, m, dtype=as_dtype(dtype).numpy))
 
 
 # ---- random ----
@@ -256,7 +257,7 @@ def randperm(n: int, *, generator: Generator | None = None) -> Tensor:
     """The integers 0 to n - 1 in random order."""
     kernels.on_host("randperm")
     keys = kernels.random_uniform((n,), _state(generator), 0.0, 1.0, kernels.FLOAT64)
-    return _finish(kernels.copy(np.argsort(keys, kind="stable")), False)
+    return _copied(np.argsort(keys, kind="stable"))
 
 
 def multinomial(
@@ -285,16 +286,12 @@ def multinomial(
     state = _state(generator)
     if replacement:
         u = kernels.random_uniform((len(rows), num_samples), state, 0.0, 1.0, kernels.FLOAT64)
-        edges = np.cumsum(rows, -1)
-        out = np.stack(
-            [np.searchsorted(e, x * e[-1], "right") for e, x in zip(edges, u, strict=True)]
-        )
+        both = zip(np.cumsum(rows, -1), u, strict=True)
+        out = np.stack([np.searchsorted(edges, x * edges[-1], "right") for edges, x in both])
         out = np.minimum(out, rows.shape[-1] - 1)
     else:  # the largest of log(weight) + Gumbel noise, n of them
         u = kernels.random_uniform(rows.shape, state, 0.0, 1.0, kernels.FLOAT64)
         with np.errstate(divide="ignore"):
             keys = np.log(rows) - np.log(-np.log(u))
         out = np.argsort(-keys, -1, kind="stable")[:, :num_samples]
-    return _finish(
-        kernels.copy(out.astype(np.int64)).reshape((*weights.shape[:-1], num_samples)), False
-    )
+    return _copied(out.astype(np.int64).reshape((*weights.shape[:-1], num_samples)))

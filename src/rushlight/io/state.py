@@ -271,30 +271,19 @@ def _unpack_dict(pairs: list[Any], arrays: dict[str, Array], depth: int) -> dict
 
 def _diagnosis(file: BinaryIO, path: PathLike, error: Exception) -> str:
     """Why a file is not read, and for a pickle the way out."""
-    start = file.read(4)
-    if start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return _pickle_advice(path)
-    if start == b"PK\x03\x04":
-        import zipfile  # here: importing it costs as much as a quarter of Rushlight
-
-        try:
-            with zipfile.ZipFile(file) as archive:  # reads the list of names, unpacks nothing
-                names = archive.namelist()
-        except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, OSError):
-            return "a damaged zip archive, not a safetensors file"
-        if any(name.endswith("data.pkl") for name in names):
-            return _pickle_advice(path)
-        if any(name.endswith(".npy") for name in names):
-            return (
-                "a NumPy archive, not a safetensors file, and may hold pickles; convert it: "
-                f"rushlight.save(dict(numpy.load({str(path)!r})), 'state.safetensors')"
-            )
+    start = file.read(512)
+    zipped = start.startswith(b"PK\x03\x04")  # the name of its first file comes soon after
+    pickled = start.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"))
+    if pickled or (zipped and b"data.pkl" in start):
+        return (
+            "a pickle (torch.save), whose loading may run whatever code it contains. Its weights "
+            f"are read without that by: rushlight convert {os.fspath(path)} weights.safetensors"
+        )
+    if zipped and b".npy" in start:
+        return (
+            "a NumPy zip archive, not a safetensors file, and may hold pickles; convert it: "
+            f"rushlight.save(dict(numpy.load({str(path)!r})), 'state.safetensors')"
+        )
+    if zipped:
         return "a zip archive, not a safetensors file"
     return f"not a safetensors file, or cut or damaged ({one_line(error)})"
-
-
-def _pickle_advice(path: PathLike) -> str:
-    return (
-        "a pickle (torch.save), whose loading may run whatever code it contains. Its weights are "
-        f"read without that by: rushlight convert {os.fspath(path)} weights.safetensors"
-    )

@@ -83,9 +83,7 @@ def read_labelled(images: PathLike, labels: PathLike) -> tuple[Array, Array]:
     x = _of_kind(images, 3, "images")
     y = _of_kind(labels, 1, "labels")
     if len(x) != len(y):
-        raise FormatError(
-            f"{os.fspath(images)} has {len(x)} images, {os.fspath(labels)} has {len(y)} labels"
-        )
+        raise FormatError(f"{images} has {len(x)} images, {labels} has {len(y)} labels")
     return x, y.astype(np.int64)
 
 
@@ -93,7 +91,7 @@ def _of_kind(path: PathLike, axes: int, what: str) -> Array:
     array = read_idx(path)
     if array.ndim != axes or array.dtype != np.uint8:
         raise FormatError(
-            f"{os.fspath(path)}: {array.dtype} of shape {array.shape}; {what} are uint8 with "
+            f"{path}: {array.dtype} of shape {array.shape}; {what} are uint8 with "
             f"{axes} axes (magic number 0x0000080{axes}). Are images and labels swapped?"
         )
     return array

@@ -28,8 +28,7 @@ def mixup(x: Tensor, y: Tensor, num_classes: int, alpha: float = 1.0) -> tuple[T
     targets = _check("mixup", x, y, num_classes, alpha, None)
     lam, other = draw.beta(alpha), draw.order(len(x))
     images = x.array
-    mixed = np.empty_like(images)
-    np.multiply(images, images.dtype.type(lam), out=mixed)
+    mixed = images * images.dtype.type(lam)
     mixed += images.dtype.type(1 - lam) * images[other]
     return Tensor(mixed), _mixed_targets(targets, other, lam)
 
@@ -93,18 +92,18 @@ class MixUp(Transform):
     Returns `mixup`'s two tensors. What it draws belongs to the batch, whoever makes it.
     """
 
+    mix = staticmethod(mixup)
+
     def __init__(self, *, alpha: float = 1.0, num_classes: int) -> None:
         self.alpha = alpha
         self.num_classes = num_classes
 
     def _changed(self, samples: Sequence[Any]) -> tuple[Tensor, Tensor]:
         x, y = default_collate(samples)
-        return mixup(x, y, self.num_classes, self.alpha)
+        return self.mix(x, y, self.num_classes, self.alpha)
 
 
 class CutMix(MixUp):
     """The same with `cutmix`."""
 
-    def _changed(self, samples: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        x, y = default_collate(samples)
-        return cutmix(x, y, self.num_classes, self.alpha)
+    mix = staticmethod(cutmix)
