@@ -31,7 +31,6 @@ from rushlight.io.torch_pickle import (
     DTYPES,
     WORDS,
     Described,
-    Namespace,
     NumpyArray,
     Storage,
     itemsize,
@@ -126,9 +125,9 @@ class _File:
             raise ValueError(f"{place!r} is a storage without a tensor")
         if isinstance(value, Word):
             return value.name
-        if isinstance(value, dict | Namespace | list | tuple):
+        if isinstance(value, dict | list | tuple):
             items = [(k, self.resolved(v, p, depth + 1)) for k, p, v in _items(value, place)]
-            if isinstance(value, dict | Namespace):
+            if isinstance(value, dict):
                 return dict(items)
             return type(value)(item for _, item in items)
         return value
@@ -288,8 +287,6 @@ def _opened_legacy(data: mmap.mmap) -> _File:
 
 def _items(value: Any, place: str) -> Iterator[tuple[Any, str, Any]]:
     """Keys, places and items of a container; nothing for other values."""
-    if isinstance(value, Namespace):
-        value = value.fields
     pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
     if isinstance(value, list | tuple):
         pairs = enumerate(value)
@@ -372,7 +369,7 @@ def _weights(file: _File, key: str | None) -> Weights:
 def _leaves(file: _File, value: Any, place: str, depth: int) -> Iterator[tuple[str, Any]]:
     """What is no container, by name, in the order of the file."""
     file.visit(place, depth)
-    if not isinstance(value, dict | Namespace | list | tuple):
+    if not isinstance(value, dict | list | tuple):
         yield place, value
     for _, inner, item in _items(value, place):
         yield from _leaves(file, item, inner, depth + 1)

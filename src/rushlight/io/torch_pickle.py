@@ -163,18 +163,15 @@ def _filled_dict(arguments: tuple[Any, ...], spend: Spend) -> dict[Any, Any]:
     return found
 
 
-class Namespace(Object):
+class Namespace(dict[Any, Any], Object):
     """argparse's; its fields."""
-
-    def __init__(self) -> None:
-        self.fields: dict[Any, Any] = {}
 
     def build(self, state: Any, spend: Spend) -> None:
         """Take the fields."""
         if not isinstance(state, dict):
             raise ValueError("its pickle is damaged: a namespace without fields")
         spend(len(state))
-        self.fields.update(state)
+        self.update(state)
 
 
 _NUMPY = ("b1", "f2", "f4", "f8", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)))

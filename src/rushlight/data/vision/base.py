@@ -66,6 +66,13 @@ def check_range(
     return values[0], values[1]
 
 
+def check_name(what: str, name: str, known: Sequence[str]) -> str:
+    """The name itself.  Raises: ValueError for an unknown one."""
+    if name not in known:
+        raise ValueError(f"{what}: {name!r} is not one of {known}")
+    return name
+
+
 def check_probability(what: str, p: float) -> float:
     """The probability itself.  Raises: ValueError outside of 0 to 1."""
     if not 0 <= p <= 1:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rushlight.data.vision import draw
-from rushlight.data.vision.base import Transform, check_range
-from rushlight.data.vision.geometry import affine, check_interpolation
+from rushlight.data.vision.base import Transform, check_name, check_range
+from rushlight.data.vision.geometry import INTERPOLATIONS, affine
 from rushlight.data.vision.image import Fill, channel_count, check_bytes, pillow, through_pillow
 from rushlight.kernels import Array
 
@@ -183,7 +183,7 @@ class RandAugment(Transform):
             raise ValueError(f"RandAugment: num_ops must not be negative, got {num_ops}")
         self.num_ops = num_ops
         self.magnitude = magnitude
-        self.interpolation = check_interpolation("RandAugment", interpolation)
+        self.interpolation = check_name("RandAugment", interpolation, INTERPOLATIONS)
         self.fill = fill
 
     def _changed(self, image: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rushlight.data.vision import draw
-from rushlight.data.vision.base import ImageTransform, check_probability, check_range
+from rushlight.data.vision.base import ImageTransform, check_name, check_probability, check_range
 from rushlight.data.vision.image import (
     Fill,
     channel_count,
@@ -23,25 +23,24 @@ from rushlight.kernels import Array
 
 Size: TypeAlias = "int | Sequence[int]"
 
-_INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 _MODES = ("constant", "edge", "reflect", "symmetric")
 
 
+def _integers(what: str, name: str, given: Size, counts: tuple[int, ...], least: int) -> list[int]:
+    """As many as the last count, of one number or several.  Raises: ValueError."""
+    values = [*given] if isinstance(given, Sequence) else [given]
+    fit = all(isinstance(x, numbers.Integral) and x >= least for x in values)
+    if len(values) not in counts or not fit:
+        wanted = " or ".join(map(str, counts))
+        raise ValueError(f"{what}: {name} must be {wanted} integers from {least} on, got {given!r}")
+    return [int(x) for x in values] * (counts[-1] // len(values))
+
+
 def _pair(what: str, size: Size) -> tuple[int, int]:
-    """(height, width) of one number or two.  Raises: ValueError unless both are positive."""
-    values = tuple(size) if isinstance(size, Sequence) else (size,)
-    if len(values) == 1:
-        values *= 2
-    if len(values) != 2 or any(not isinstance(x, numbers.Integral) or x < 1 for x in values):
-        raise ValueError(f"{what}: size must be one or two positive integers, got {size!r}")
-    return int(values[0]), int(values[1])
-
-
-def check_interpolation(what: str, name: str) -> str:
-    """The name itself.  Raises: ValueError for an unknown one."""
-    if name not in _INTERPOLATIONS:
-        raise ValueError(f"{what}: interpolation is one of {_INTERPOLATIONS}, not {name!r}")
-    return name
+    """(height, width) of one number or two."""
+    height, width = _integers(what, "size", size, (1, 2), 1)
+    return height, width
 
 
 def resize(image: Array, height: int, width: int, interpolation: str = "bilinear") -> Array:
@@ -72,7 +71,7 @@ class Resize(ImageTransform):
     def __init__(self, size: Size, interpolation: str = "bilinear") -> None:
         _pair("Resize", size)
         self.size = size
-        self.interpolation = check_interpolation("Resize", interpolation)
+        self.interpolation = check_name("Resize", interpolation, INTERPOLATIONS)
 
     def _changed(self, image: Array) -> Array:
         height, width = image.shape[:2]
@@ -100,19 +99,8 @@ def _pad(what: str, image: Array, sides: tuple[int, int, int, int], fill: Fill, 
 
 def _sides(what: str, padding: Size) -> tuple[int, int, int, int]:
     """Left, top, right, bottom of one number, (left and right, top and bottom), or all four."""
-    values = tuple(padding) if isinstance(padding, Sequence) else (padding,)
-    if len(values) not in (1, 2, 4) or any(
-        not isinstance(x, numbers.Integral) or x < 0 for x in values
-    ):
-        raise ValueError(f"{what}: padding must be 1, 2 or 4 integers from 0 on, got {padding!r}")
-    left, top, right, bottom = (int(x) for x in values * (4 // len(values)))
+    left, top, right, bottom = _integers(what, "padding", padding, (1, 2, 4), 0)
     return left, top, right, bottom
-
-
-def _padding_mode(what: str, mode: str) -> str:
-    if mode not in _MODES:
-        raise ValueError(f"{what}: padding_mode is one of {_MODES}, not {mode!r}")
-    return mode
 
 
 class Pad(ImageTransform):
@@ -126,7 +114,7 @@ class Pad(ImageTransform):
         _sides("Pad", padding)
         self.padding = padding
         self.fill = fill
-        self.padding_mode = _padding_mode("Pad", padding_mode)
+        self.padding_mode = check_name("Pad", padding_mode, _MODES)
 
     def _changed(self, image: Array) -> Array:
         return _pad("Pad", image, _sides("Pad", self.padding), self.fill, self.padding_mode)
@@ -170,7 +158,7 @@ class RandomCrop(ImageTransform):
         self.padding = padding
         self.pad_if_needed = pad_if_needed
         self.fill = fill
-        self.padding_mode = _padding_mode("RandomCrop", padding_mode)
+        self.padding_mode = check_name("RandomCrop", padding_mode, _MODES)
 
     def _changed(self, image: Array) -> Array:
         if self.padding is not None:
@@ -208,7 +196,7 @@ class RandomResizedCrop(ImageTransform):
         self.size = _pair("RandomResizedCrop", size)
         self.scale = check_range("RandomResizedCrop", "scale", scale, 0)
         self.ratio = check_range("RandomResizedCrop", "ratio", ratio, 0)
-        self.interpolation = check_interpolation("RandomResizedCrop", interpolation)
+        self.interpolation = check_name("RandomResizedCrop", interpolation, INTERPOLATIONS)
 
     def _changed(self, image: Array) -> Array:
         height, width = image.shape[:2]
@@ -268,7 +256,7 @@ class RandomRotation(ImageTransform):
         fill: Fill = 0,
     ) -> None:
         self.degrees = _degrees("RandomRotation", degrees)
-        self.interpolation = check_interpolation("RandomRotation", interpolation)
+        self.interpolation = check_name("RandomRotation", interpolation, INTERPOLATIONS)
         self.expand = expand
         self.center = center
         self.fill = fill
@@ -341,7 +329,7 @@ class RandomAffine(ImageTransform):
         self.translate = translate
         self.scale = None if scale is None else check_range("RandomAffine", "scale", scale, 0)
         self.shear = _shear(shear)
-        self.interpolation = check_interpolation("RandomAffine", interpolation)
+        self.interpolation = check_name("RandomAffine", interpolation, INTERPOLATIONS)
         self.fill = fill
         self.center = center
 

@@ -80,10 +80,9 @@ def through_pillow(
     values = fills(what, fill, channel_count(image))
     if image.dtype == np.uint8:
         values = tuple(round(x) for x in values)
-    if image.ndim == 2:
-        return np.array(change(picture_of(np.ascontiguousarray(image)), values[0]))
-    if image.shape[2] == 3 and image.dtype == np.uint8:
-        return np.array(change(picture_of(np.ascontiguousarray(image)), values))
+    if image.ndim == 2 or (image.shape[2] == 3 and image.dtype == np.uint8):
+        fill = values[0] if image.ndim == 2 else values
+        return np.array(change(picture_of(np.ascontiguousarray(image)), fill))
     planes = [
         np.asarray(change(picture_of(np.ascontiguousarray(image[:, :, c])), values[c]))
         for c in range(image.shape[2])
