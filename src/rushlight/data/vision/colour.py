@@ -181,8 +181,7 @@ class RandAugment(Transform):
             raise ValueError(f"RandAugment: magnitude must lie in 0 to {_STEPS}, got {magnitude}")
         if num_ops < 0:
             raise ValueError(f"RandAugment: num_ops must not be negative, got {num_ops}")
-        self.num_ops = num_ops
-        self.magnitude = magnitude
+        self.num_ops, self.magnitude = num_ops, magnitude
         self.interpolation = check_name("RandAugment", interpolation, INTERPOLATIONS)
         self.fill = fill
 

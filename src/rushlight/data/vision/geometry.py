@@ -112,8 +112,7 @@ class Pad(ImageTransform):
 
     def __init__(self, padding: Size, fill: Fill = 0, padding_mode: str = "constant") -> None:
         _sides("Pad", padding)
-        self.padding = padding
-        self.fill = fill
+        self.padding, self.fill = padding, fill
         self.padding_mode = check_name("Pad", padding_mode, _MODES)
 
     def _changed(self, image: Array) -> Array:
@@ -155,9 +154,7 @@ class RandomCrop(ImageTransform):
         self.size = _pair("RandomCrop", size)
         if padding is not None:
             _sides("RandomCrop", padding)
-        self.padding = padding
-        self.pad_if_needed = pad_if_needed
-        self.fill = fill
+        self.padding, self.pad_if_needed, self.fill = padding, pad_if_needed, fill
         self.padding_mode = check_name("RandomCrop", padding_mode, _MODES)
 
     def _changed(self, image: Array) -> Array:
@@ -257,9 +254,7 @@ class RandomRotation(ImageTransform):
     ) -> None:
         self.degrees = _degrees("RandomRotation", degrees)
         self.interpolation = check_name("RandomRotation", interpolation, INTERPOLATIONS)
-        self.expand = expand
-        self.center = center
-        self.fill = fill
+        self.expand, self.center, self.fill = expand, center, fill
 
     def _changed(self, image: Array) -> Array:
         angle = draw.uniform(*self.degrees)
@@ -330,8 +325,7 @@ class RandomAffine(ImageTransform):
         self.scale = None if scale is None else check_range("RandomAffine", "scale", scale, 0)
         self.shear = _shear(shear)
         self.interpolation = check_name("RandomAffine", interpolation, INTERPOLATIONS)
-        self.fill = fill
-        self.center = center
+        self.fill, self.center = fill, center
 
     def _changed(self, image: Array) -> Array:
         height, width = image.shape[:2]

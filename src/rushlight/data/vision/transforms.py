@@ -46,35 +46,11 @@ from rushlight.errors import DtypeError, ShapeError
 from rushlight.kernels import Array
 from rushlight.tensor import Tensor
 
-__all__ = [
-    "CenterCrop",
-    "ColorJitter",
-    "Compose",
-    "CutMix",
-    "Grayscale",
-    "Lambda",
-    "MixUp",
-    "Normalize",
-    "Pad",
-    "RandAugment",
-    "RandomAffine",
-    "RandomCrop",
-    "RandomErasing",
-    "RandomHorizontalFlip",
-    "RandomResizedCrop",
-    "RandomRotation",
-    "RandomVerticalFlip",
-    "Resize",
-    "ToTensor",
-    "Transform",
-    "adjust_brightness",
-    "adjust_contrast",
-    "adjust_hue",
-    "adjust_saturation",
-    "affine",
-    "cutmix",
-    "mixup",
-]
+__all__ = ["Compose", "Lambda", "Normalize", "RandomErasing", "ToTensor", "Transform"]
+__all__ += ["CenterCrop", "Pad", "RandomCrop", "RandomResizedCrop", "Resize", "affine"]
+__all__ += ["RandomAffine", "RandomHorizontalFlip", "RandomRotation", "RandomVerticalFlip"]
+__all__ += ["ColorJitter", "Grayscale", "RandAugment", "adjust_brightness", "adjust_contrast"]
+__all__ += ["CutMix", "MixUp", "adjust_hue", "adjust_saturation", "cutmix", "mixup"]
 
 
 class Compose(Transform):
