@@ -95,9 +95,7 @@ def full(
     requires_grad: bool = False,
 ) -> Tensor:
     """One value everywhere; the value decides the dtype unless one is given."""
-    kind = as_dtype(
-        dtype or type(fill_value.item() if isinstance(fill_value, np.generic) else fill_value)
-    )
+    kind = as_dtype(dtype or type(np.asarray(fill_value).item()))
     return _filled(sizes((size,)), fill_value, kind, requires_grad, device)
 
 
@@ -280,9 +278,7 @@ def multinomial(
     if num_samples < 0:
         raise ValueError(f"multinomial: num_samples must not be negative, got {num_samples}")
     if not replacement and num_samples > np.count_nonzero(rows, -1).min():
-        raise ValueError(
-            f"multinomial: {num_samples} draws without replacement from too few weights"
-        )
+        raise ValueError(f"multinomial: too few weights for {num_samples} without replacement")
     state = _state(generator)
     if replacement:
         u = kernels.random_uniform((len(rows), num_samples), state, 0.0, 1.0, kernels.FLOAT64)

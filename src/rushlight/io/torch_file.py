@@ -106,17 +106,25 @@ class _File:
     values: int = 0  # met so far
     made: int = 0  # bytes of tensors so far
 
-    def visit(self, place: str, depth: int) -> None:
-        """Count a value that is met, so that no walk goes on for ever.  Raises: ValueError."""
-        self.values += 1 + len(place) // 16  # which was put together for it
-        if depth > _MAX_DEPTH:
-            raise ValueError(f"{place[:60]!r} is nested deeper than {_MAX_DEPTH}, or inside itself")
-        if self.values > (1 << 20) + 4 * len(self.data):
-            raise ValueError("its pickle unfolds to far more than its size")
+    def items(self, value: Any, place: str, depth: int) -> Iterator[tuple[Any, str, Any]]:
+        """Keys, places and items of a container that lies so deep; nothing for other values.
+
+        They are counted, so that no walk goes on for ever.  Raises: ValueError.
+        """
+        pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
+        if isinstance(value, list | tuple):
+            pairs = enumerate(value)
+        for key, item in pairs:
+            inner = f"{place}.{key}" if place else str(key)
+            self.values += 1 + len(inner) // 16
+            if depth >= _MAX_DEPTH:
+                raise ValueError(f"{inner[:60]!r} is nested deeper than {depth}, or inside itself")
+            if self.values > (1 << 20) + 4 * len(self.data):
+                raise ValueError("its pickle unfolds to far more than its size")
+            yield key, inner, item
 
     def resolved(self, value: Any, place: str, depth: int = 0) -> Any:
         """The value with tensors in the place of descriptions.  Raises: ValueError."""
-        self.visit(place, depth)
         if isinstance(value, Described):
             return self.tensor(value, place)
         if isinstance(value, NumpyArray):
@@ -125,12 +133,11 @@ class _File:
             raise ValueError(f"{place!r} is a storage without a tensor")
         if isinstance(value, Word):
             return value.name
-        if isinstance(value, dict | list | tuple):
-            items = [(k, self.resolved(v, p, depth + 1)) for k, p, v in _items(value, place)]
-            if isinstance(value, dict):
-                return dict(items)
-            return type(value)(item for _, item in items)
-        return value
+        if not isinstance(value, dict | list | tuple):
+            return value
+        inner = self.items(value, place, depth)
+        items = [(k, self.resolved(v, p, depth + 1)) for k, p, v in inner]
+        return dict(items) if isinstance(value, dict) else type(value)(v for _, v in items)
 
     def tensor(self, it: Described, place: str) -> Tensor:
         """Read what is described.  Raises: ValueError naming the place."""
@@ -165,10 +172,8 @@ class _File:
         """
         spans = [(n - 1) * step for n, step in zip(it.size, it.stride, strict=True)]
         if it.numel and it.offset + sum(spans) >= there:
-            raise ValueError(
-                f"sizes {it.size}, strides {it.stride} and offset {it.offset} reach outside its "
-                f"storage of {there} elements"
-            )
+            where = f"sizes {it.size}, strides {it.stride} and offset {it.offset}"
+            raise ValueError(f"{where} reach outside its storage of {there} elements")
         self.made += it.numel * max(dtype.itemsize, 4)
         if self.made > (64 << 20) + 8 * len(self.data):
             raise ValueError(
@@ -274,9 +279,8 @@ def _opened_legacy(data: mmap.mmap) -> _File:
         if start + size > len(data):
             raise ValueError(f"cut: it ends inside storage {key!r:.40}")
         if count != seen[key].total:
-            raise ValueError(
-                f"its storage {key!r:.40} has {count} elements, expected {seen[key].total}"
-            )
+            wanted = seen[key].total
+            raise ValueError(f"its storage {key!r:.40} has {count} elements, expected {wanted}")
         storages[key] = (start, size)
         data.seek(start + size)
     return _File(data, state, storages)
@@ -285,28 +289,20 @@ def _opened_legacy(data: mmap.mmap) -> _File:
 # ---- the part that is wanted ----
 
 
-def _items(value: Any, place: str) -> Iterator[tuple[Any, str, Any]]:
-    """Keys, places and items of a container; nothing for other values."""
-    pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
-    if isinstance(value, list | tuple):
-        pairs = enumerate(value)
-    for key, item in pairs:
-        yield key, f"{place}.{key}" if place else str(key), item
-
-
 def _part(file: _File, key: str) -> tuple[Any, str]:
     """The value at a place, "." for all, and the place.  Raises: ConfigError."""
     found = (file.state, "") if key == "." else _at(file, file.state, "", key, 0)
     if found is None:
-        top = ", ".join(f"{place[:40]!r}" for _, place, _ in islice(_items(file.state, ""), 9))
+        top = ", ".join(
+            f"{place[:40]!r}" for _, place, _ in islice(file.items(file.state, "", 0), 9)
+        )
         raise ConfigError(f"there is no {key!r} in it; the first names in it are {top or 'none'}")
     return found
 
 
 def _at(file: _File, value: Any, place: str, key: str, depth: int) -> tuple[Any, str] | None:
     """The value and place that a key leads to; names may have dots themselves."""
-    for _, inner, item in _items(value, place):
-        file.visit(inner, depth)
+    for _, inner, item in file.items(value, place, depth):
         if inner == key:
             return item, inner
         if key.startswith(f"{inner}."):
@@ -321,12 +317,11 @@ def _choices(file: _File, value: Any, place: str, depth: int) -> Iterator[tuple[
 
     Those of an optimizer's state are numbered or in lists, and not among them.
     """
-    file.visit(place, depth)
     if isinstance(value, dict):
         count = sum(isinstance(item, Described) for item in value.values())
         if count:
             yield value, place, count
-        for key, inner, item in _items(value, place):
+        for key, inner, item in file.items(value, place, depth):
             if isinstance(key, str) and isinstance(item, dict):
                 yield from _choices(file, item, inner, depth + 1)
 
@@ -368,8 +363,7 @@ def _weights(file: _File, key: str | None) -> Weights:
 
 def _leaves(file: _File, value: Any, place: str, depth: int) -> Iterator[tuple[str, Any]]:
     """What is no container, by name, in the order of the file."""
-    file.visit(place, depth)
     if not isinstance(value, dict | list | tuple):
         yield place, value
-    for _, inner, item in _items(value, place):
+    for _, inner, item in file.items(value, place, depth):
         yield from _leaves(file, item, inner, depth + 1)

@@ -119,10 +119,8 @@ def fold(
     counts, taps = windows.fitting(padded), math.prod(windows.kernel)
     rows, columns = x.array.shape[1:]
     if rows % taps or min(counts) < 1 or columns != math.prod(counts):
-        raise ShapeError(
-            f"fold: input {x.array.shape} for output_size {size}, expected (N, C * {taps}, "
-            f"{counts[0]} * {counts[1]})"
-        )
+        wanted = f"(N, C * {taps}, {counts[0]} * {counts[1]})"
+        raise ShapeError(f"fold: input {x.array.shape} for {size}, expected {wanted}")
     out = _fold(x, (x.array.shape[0], rows // taps, *padded), windows)
     if any(around):
         out = pad(out, (-around[1], -around[1], -around[0], -around[0]))

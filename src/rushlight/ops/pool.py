@@ -326,12 +326,11 @@ def _windows(
     for i, size in enumerate(x.array.shape[2:]):
         if 2 * before[i] > window[i]:
             raise ValueError(f"{name}: padding {before[i]} is more than half of {window[i]}")
-        room = size + 2 * before[i] - spread[i] * (window[i] - 1) - 1
-        if room < 0:
-            raise ShapeError(
-                f"{name}: a window of {spread[i] * (window[i] - 1) + 1} is larger than the input "
-                f"of {size + 2 * before[i]}, padding included (input {x.array.shape})"
-            )
+        padded, reach = size + 2 * before[i], spread[i] * (window[i] - 1) + 1
+        if padded < reach:
+            there = f"the input of {padded}, padding included (input {x.array.shape})"
+            raise ShapeError(f"{name}: a window of {reach} is larger than {there}")
+        room = padded - reach
         count = (-(-room // step[i]) if ceil_mode else room // step[i]) + 1
         outputs.append(count - (ceil_mode and (count - 1) * step[i] >= size + before[i]))
     return _Windows(x, single, (step, before, spread, window), tuple(outputs), ceil_mode)

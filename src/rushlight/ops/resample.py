@@ -92,10 +92,8 @@ def _check(x: Tensor, mode: str, align_corners: bool | None, antialias: bool) ->
     if mode not in _AXES and mode not in _ANY_RANK:
         raise ValueError(f"interpolate: mode {mode!r} is not one of {(*_ANY_RANK, *_AXES)}")
     if not 1 <= axes <= 3 or axes != _AXES.get(mode, axes):
-        raise ShapeError(
-            f"interpolate: input {x.array.shape}, expected (N, C, ...) with "
-            f"{_AXES.get(mode, '1 to 3')} spatial axes for mode {mode!r}"
-        )
+        wanted = f"(N, C, ...) with {_AXES.get(mode, '1 to 3')} spatial axes for mode {mode!r}"
+        raise ShapeError(f"interpolate: input {x.array.shape}, expected {wanted}")
     if align_corners is not None and mode in _ANY_RANK:
         raise ValueError(f"interpolate: align_corners has no meaning in mode {mode!r}")
     if antialias and mode not in ("bilinear", "bicubic"):
@@ -105,9 +103,7 @@ def _check(x: Tensor, mode: str, align_corners: bool | None, antialias: bool) ->
 def _factors(given: Any, axes: int) -> list[float]:
     factors = [float(f) for f in (given if isinstance(given, Sequence) else [given] * axes)]
     if len(factors) != axes or not all(math.isfinite(f) and f > 0 for f in factors):
-        raise ValueError(
-            f"interpolate: scale_factor must be {axes} positive numbers or one, got {given!r}"
-        )
+        raise ValueError(f"interpolate: scale_factor is {axes} positive numbers, got {given!r}")
     return factors
 
 

@@ -24,10 +24,8 @@ def grey(image: Array) -> Array:
     (H, W, 3) uint8 -> (H, W) uint8; images of one channel give that channel.
     """
     check_bytes("grey", image, (1, 3))
-    if image.ndim == 2:
-        return image
-    if image.shape[2] == 1:
-        return image[:, :, 0]
+    if channel_count(image) == 1:
+        return image.reshape(image.shape[:2])
     red, green, blue = (image[:, :, c].astype(np.uint32) for c in range(3))
     return ((red * _RED + green * _GREEN + blue * _BLUE + 32768) >> 16).astype(np.uint8)
 
@@ -37,9 +35,7 @@ class Grayscale(Transform):
 
     def __init__(self, num_output_channels: int = 1) -> None:
         if num_output_channels not in (1, 3):
-            raise ValueError(
-                f"Grayscale: num_output_channels is 1 or 3, not {num_output_channels!r}"
-            )
+            raise ValueError(f"Grayscale: to 1 channel or 3, not to {num_output_channels!r}")
         self.num_output_channels = num_output_channels
 
     def _changed(self, image: Array) -> Array:

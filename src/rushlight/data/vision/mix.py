@@ -68,15 +68,11 @@ def _check(what: str, x: Tensor, y: Tensor, num_classes: int, alpha: float, axes
     if labels.ndim == 2 and labels.dtype.kind == "f" and labels.shape[1] == num_classes:
         return labels.astype(np.float32)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ShapeError(
-            f"{what}: expected labels (N,) of integers or (N, {num_classes}) of floats, got "
-            f"{labels.shape} of {y.dtype}"
-        )
+        wanted = f"labels (N,) of integers or (N, {num_classes}) of floats"
+        raise ShapeError(f"{what}: expected {wanted}, got {labels.shape} of {y.dtype}")
     if labels.size and (labels.min() < 0 or labels.max() >= num_classes):
-        raise IndexError(
-            f"{what}: classes from {labels.min()} to {labels.max()}, expected 0 to "
-            f"{num_classes - 1}"
-        )
+        found = f"{labels.min()} to {labels.max()}"
+        raise IndexError(f"{what}: classes from {found}, expected 0 to {num_classes - 1}")
     soft = np.zeros((len(labels), num_classes), np.float32)
     soft[np.arange(len(labels)), labels] = 1
     return soft

@@ -57,10 +57,8 @@ def _images(where: str, x: Any) -> Array:
     if x.ndim == 4 and x.shape[3] not in (1, 2, 3, 4) and x.shape[1] in (1, 2, 3, 4):
         x = x.transpose(0, 2, 3, 1)
     elif x.ndim != 3 and not (x.ndim == 4 and x.shape[3] in (1, 2, 3, 4)):
-        raise FormatError(
-            f"{where} has shape {x.shape}; expected (N, H, W), (N, H, W, C) or (N, C, H, W) with "
-            "1 to 4 channels"
-        )
+        wanted = "(N, H, W), (N, H, W, C) or (N, C, H, W) with 1 to 4 channels"
+        raise FormatError(f"{where} has shape {x.shape}; expected {wanted}")
     if x.dtype.kind == "f":
         return np.ascontiguousarray(x, np.float32)
     if x.dtype.kind not in "iu":

@@ -7,6 +7,7 @@ so a DataLoader's batches are the same for any number and kind of workers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -100,10 +101,7 @@ class ToTensor(ImageTransform):
 
 def _check_tensor(what: str, x: Any, axes: tuple[int, ...]) -> Tensor:
     if not isinstance(x, Tensor):
-        raise TypeError(
-            f"{what}: expected a tensor (C, H, W), got {type(x).__name__}; it belongs after "
-            "ToTensor"
-        )
+        raise TypeError(f"{what} belongs after ToTensor: expected a tensor, got {type(x).__name__}")
     if x.ndim not in axes:
         raise ShapeError(f"{what}: expected a tensor (C, H, W), got {tuple(x.shape)}")
     if x.array.dtype.kind != "f":
@@ -164,19 +162,18 @@ class RandomErasing(Transform):
         given = 1 if isinstance(self.value, str) else np.size(self.value)
         if given not in (1, channels):
             raise ShapeError(f"RandomErasing: {given} values for {channels} channels")
-        if draw.uniform() >= self.p or (part := self._part(height, width)) is None:
+        if draw.uniform() >= self.p:
             return x
-        top, left, h, w = part
-        out = x.array.copy()
-        if self.value == "random":
-            values = np.array(draw.normals(channels * h * w)).reshape(channels, h, w)
-        else:
-            values = np.asarray(self.value, out.dtype).reshape(-1, 1, 1)
-        out[:, top : top + h, left : left + w] = values
-        return Tensor(out)
-
-    def _part(self, height: int, width: int) -> tuple[int, int, int, int] | None:
         for h, w in draw.rectangles(height * width, self.scale, self.ratio):
             if 0 < h <= height and 0 < w <= width:
-                return draw.below(height - h + 1), draw.below(width - w + 1), h, w
-        return None
+                top, left = draw.below(height - h + 1), draw.below(width - w + 1)
+                out = x.array.copy()
+                out[:, top : top + h, left : left + w] = self._values(channels, h, w)
+                return Tensor(out)
+        return x
+
+    def _values(self, *shape: int) -> Array:
+        """What to write; numbers broadcast to (C, H, W)."""
+        if self.value == "random":
+            return np.array(draw.normals(math.prod(shape))).reshape(shape)
+        return np.array(self.value, np.float64).reshape(-1, 1, 1)
