@@ -19,6 +19,7 @@ from rushlight.random import Generator, current
 from rushlight.tensor import Tensor
 
 Dtype = dtype
+_NESTED = (TensorBase, list, tuple)
 
 
 def _finish(array: Array, requires_grad: bool, device: Any = None) -> Tensor:
@@ -56,26 +57,20 @@ def tensor(
 
 
 def _from_lists(data: Any, wanted: np.dtype[Any]) -> Array:
-    if isinstance(data, list | tuple) and _holds_tensors(data):
-        data = _unwrapped(data)
     try:
-        array = np.array(data)
+        array = np.array(_unwrapped(data))
     except ValueError as error:
         raise ShapeError(f"tensor: the lists are ragged: {error}") from None
     return array.astype(np.float32) if array.dtype == np.float64 != wanted else array
 
 
-def _holds_tensors(data: Any) -> bool:
-    return any(
-        isinstance(x, TensorBase) or (isinstance(x, list | tuple) and _holds_tensors(x))
-        for x in data
-    )
-
-
 def _unwrapped(data: Any) -> Any:
+    """Nested lists with arrays in the place of tensors."""
     if isinstance(data, TensorBase):
         return host(data, "tensor")
-    return [_unwrapped(x) for x in data] if isinstance(data, list | tuple) else data
+    if not isinstance(data, list | tuple):
+        return data
+    return [_unwrapped(x) if isinstance(x, _NESTED) else x for x in data]
 
 
 def from_numpy_array(array: Array) -> Tensor:

@@ -62,7 +62,7 @@ class NLLLoss(_Loss):
     """See `nll_loss`."""
 
     function = staticmethod(ops.nll_loss)
-    options: tuple[str, ...] = ("weight", "ignore_index", "reduction")
+    options = ("weight", "ignore_index", "reduction")
     weight: Tensor | None
 
     def __init__(
@@ -76,9 +76,6 @@ class NLLLoss(_Loss):
 class CrossEntropyLoss(NLLLoss):
     """See `cross_entropy`."""
 
-    function = staticmethod(ops.cross_entropy)
-    options = (*NLLLoss.options, "label_smoothing")
-
     def __init__(
         self,
         weight: Tensor | None = None,
@@ -88,6 +85,11 @@ class CrossEntropyLoss(NLLLoss):
     ) -> None:
         super().__init__(weight, ignore_index, reduction)
         self.label_smoothing = label_smoothing
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """See `cross_entropy`; without the detour by way of options, as it is in every step."""
+        options = self.weight, self.ignore_index, self.reduction, self.label_smoothing
+        return ops.cross_entropy(input, target, *options)
 
 
 class BCEWithLogitsLoss(_Loss):

@@ -39,18 +39,17 @@ class Grayscale(Transform):
         self.num_output_channels = num_output_channels
 
     def _changed(self, image: Array) -> Array:
+        check_bytes("Grayscale", image, (1, 3))
         return np.repeat(grey(image)[:, :, None], self.num_output_channels, axis=2)
 
 
 def _blend(image: Array, other: float | Array, factor: float) -> Array:
     """Other + factor * (image - other), rounded and cut to 0..255."""
-    if not isinstance(other, np.ndarray):  # a function of the byte alone
-        levels = other + factor * (np.arange(256, dtype=np.float32) - other)
-        table: Array = np.clip(np.rint(levels), 0, 255).astype(np.uint8)
-        return np.take(table, image)
-    mixed = other + np.float32(factor) * (image.astype(np.float32) - other)
+    of_byte = not isinstance(other, np.ndarray)  # then a table of 256 says it all
+    levels = (np.arange(256) if of_byte else image).astype(np.float32)
+    mixed = other + np.float32(factor) * (levels - other)
     cut: Array = np.clip(np.rint(mixed), 0, 255).astype(np.uint8)
-    return cut
+    return np.take(cut, image) if of_byte else cut
 
 
 def adjust_brightness(image: Array, factor: float) -> Array:

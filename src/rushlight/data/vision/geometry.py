@@ -211,25 +211,25 @@ class RandomResizedCrop(ImageTransform):
 
 
 class _RandomFlip(ImageTransform):
-    axis: int
+    turned: Any  # the index that exchanges the sides
 
     def __init__(self, p: float = 0.5) -> None:
         self.p = check_probability(type(self).__name__, p)
 
     def _changed(self, image: Array) -> Array:
-        return np.ascontiguousarray(np.flip(image, self.axis)) if draw.uniform() < self.p else image
+        return np.ascontiguousarray(image[self.turned]) if draw.uniform() < self.p else image
 
 
 class RandomHorizontalFlip(_RandomFlip):
     """Left and right exchanged, with probability p."""
 
-    axis = 1
+    turned = np.s_[:, ::-1]
 
 
 class RandomVerticalFlip(_RandomFlip):
     """Top and bottom exchanged, with probability p."""
 
-    axis = 0
+    turned = np.s_[::-1]
 
 
 def _degrees(what: str, degrees: float | Sequence[float]) -> tuple[float, float]:
