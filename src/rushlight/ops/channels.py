@@ -61,8 +61,7 @@ def _image(name: str, x: Tensor, factor: int) -> Shape:
         raise ShapeError(f"{name}: input {x.array.shape}, expected (..., C, H, W)")
     if not isinstance(factor, int) or factor < 1:
         raise ValueError(f"{name}: the factor must be a positive integer, got {factor!r}")
-    shape: Shape = x.array.shape
-    return shape
+    return tuple(x.array.shape)
 
 
 # ---- windows as columns ----

@@ -48,7 +48,7 @@ def _blend(image: Array, other: float | Array, factor: float) -> Array:
     of_byte = not isinstance(other, np.ndarray)  # then a table of 256 says it all
     levels = (np.arange(256) if of_byte else image).astype(np.float32)
     mixed = other + np.float32(factor) * (levels - other)
-    cut: Array = np.clip(np.rint(mixed), 0, 255).astype(np.uint8)
+    cut = np.clip(np.rint(mixed), 0, 255).astype(np.uint8)
     return np.take(cut, image) if of_byte else cut
 
 

@@ -56,8 +56,7 @@ def resize(image: Array, height: int, width: int, interpolation: str = "bilinear
     if interpolation == "nearest":
         rows = (2 * np.arange(height) + 1) * old_height // (2 * height)
         columns = (2 * np.arange(width) + 1) * old_width // (2 * width)
-        picked: Array = image[rows[:, None], columns]
-        return picked
+        return np.asarray(image[rows[:, None], columns])
     how = getattr(pillow("Resize").Resampling, interpolation.upper())
     return through_pillow("Resize", image, lambda x, _: x.resize((width, height), how))
 

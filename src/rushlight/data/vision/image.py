@@ -33,8 +33,7 @@ def check_image(what: str, image: Any) -> Array:
         raise TypeError(f"{what}: expected a NumPy array (H, W) or (H, W, C), got {kind}; {hint}")
     if image.ndim not in (2, 3) or 0 in image.shape:
         raise ShapeError(f"{what}: expected (H, W) or (H, W, C) with pixels, got {image.shape}")
-    array: Array = image
-    return array
+    return image
 
 
 def check_bytes(what: str, image: Any, channels: tuple[int, ...] = ()) -> Array:

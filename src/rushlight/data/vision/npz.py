@@ -75,5 +75,4 @@ def _labels(where: str, y: Any) -> Array:
         y = y[:, 0]
     if y.ndim != 1:
         raise FormatError(f"{where} has shape {y.shape}; expected labels (N,) or (N, 1)")
-    labels: Array = y.astype(np.int64)
-    return labels
+    return np.asarray(y, np.int64)
