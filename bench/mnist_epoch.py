@@ -2,9 +2,9 @@
 
 python bench/mnist_epoch.py [DIR] [--rounds 3] [--threads 2]
 
-60 000 images of 28 x 28 from the IDX files in DIR, or random ones; shuffled batches of 128, SGD with
-momentum, dropout. PyTorch's side has the same dataset of tensors and its own DataLoader, in the main
-thread and with a worker process.
+60 000 images of 28 x 28 from the IDX files in DIR, or random ones; shuffled batches of 128, SGD
+with momentum, dropout. PyTorch's side has the same dataset of tensors and its own DataLoader, in
+the main thread and with a worker process.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from rushlight.random import Generator, current
 from rushlight.tensor import Tensor
 
 Dtype = dtype
+_NESTED = (TensorBase, list, tuple)
 
 
 def _finish(array: Array, requires_grad: bool, device: Any = None) -> Tensor:
@@ -28,6 +29,11 @@ def _finish(array: Array, requires_grad: bool, device: Any = None) -> Tensor:
     if requires_grad:
         result.requires_grad = True
     return result
+
+
+def _copied(array: Array, requires_grad: bool = False, device: Any = None) -> Tensor:
+    """A tensor with an array's numbers, in memory of the kernels'."""
+    return _finish(kernels.copy(array), requires_grad, device)
 
 
 def tensor(
@@ -47,30 +53,24 @@ def tensor(
     if dtype is not None:
         return _finish(kernels.cast(array, as_dtype(dtype).numpy), requires_grad, device)
     from_numpy(array.dtype)
-    return _finish(kernels.copy(array), requires_grad, device)
+    return _copied(array, requires_grad, device)
 
 
 def _from_lists(data: Any, wanted: np.dtype[Any]) -> Array:
-    if isinstance(data, list | tuple) and _holds_tensors(data):
-        data = _unwrapped(data)
     try:
-        array = np.array(data)
+        array = np.array(_unwrapped(data))
     except ValueError as error:
         raise ShapeError(f"tensor: the lists are ragged: {error}") from None
     return array.astype(np.float32) if array.dtype == np.float64 != wanted else array
 
 
-def _holds_tensors(data: Any) -> bool:
-    return any(
-        isinstance(x, TensorBase) or (isinstance(x, list | tuple) and _holds_tensors(x))
-        for x in data
-    )
-
-
 def _unwrapped(data: Any) -> Any:
+    """Nested lists with arrays in the place of tensors."""
     if isinstance(data, TensorBase):
         return host(data, "tensor")
-    return [_unwrapped(x) for x in data] if isinstance(data, list | tuple) else data
+    if not isinstance(data, list | tuple):
+        return data
+    return [_unwrapped(x) if isinstance(x, _NESTED) else x for x in data]
 
 
 def from_numpy_array(array: Array) -> Tensor:
@@ -90,9 +90,7 @@ def full(
     requires_grad: bool = False,
 ) -> Tensor:
     """One value everywhere; the value decides the dtype unless one is given."""
-    kind = as_dtype(
-        dtype or type(fill_value.item() if isinstance(fill_value, np.generic) else fill_value)
-    )
+    kind = as_dtype(dtype or type(np.asarray(fill_value).item()))
     return _filled(sizes((size,)), fill_value, kind, requires_grad, device)
 
 
@@ -164,23 +162,19 @@ def arange(
         raise ValueError(f"arange: cannot count from {start} to {end} by {step}")
     whole = all(isinstance(n, int | np.integer) for n in (start, end, step))
     kind = as_dtype(dtype) if dtype is not None else int64 if whole else float32
-    return _finish(
-        kernels.copy(np.arange(start, end, step).astype(kind.numpy)), requires_grad, device
-    )
+    return _copied(np.arange(start, end, step).astype(kind.numpy), requires_grad, device)
 
 
 def linspace(
     start: float, end: float, steps: int, *, dtype: Dtype = float32, requires_grad: bool = False
 ) -> Tensor:
     """`steps` evenly spaced numbers from start to end, both included."""
-    return _finish(
-        kernels.copy(np.linspace(start, end, steps, dtype=as_dtype(dtype).numpy)), requires_grad
-    )
+    return _copied(np.linspace(start, end, steps, dtype=as_dtype(dtype).numpy), requires_grad)
 
 
 def eye(n: int, m: int | None = None, *, dtype: Dtype = float32) -> Tensor:
     """Ones on the diagonal, zeros elsewhere."""
-    return _finish(kernels.copy(np.eye(n, m, dtype=as_dtype(dtype).numpy)), False)
+    return _copied(np.eye(n, m, dtype=as_dtype(dtype).numpy))
 
 
 # ---- random ----
@@ -256,7 +250,7 @@ def randperm(n: int, *, generator: Generator | None = None) -> Tensor:
     """The integers 0 to n - 1 in random order."""
     kernels.on_host("randperm")
     keys = kernels.random_uniform((n,), _state(generator), 0.0, 1.0, kernels.FLOAT64)
-    return _finish(kernels.copy(np.argsort(keys, kind="stable")), False)
+    return _copied(np.argsort(keys, kind="stable"))
 
 
 def multinomial(
@@ -279,22 +273,16 @@ def multinomial(
     if num_samples < 0:
         raise ValueError(f"multinomial: num_samples must not be negative, got {num_samples}")
     if not replacement and num_samples > np.count_nonzero(rows, -1).min():
-        raise ValueError(
-            f"multinomial: {num_samples} draws without replacement from too few weights"
-        )
+        raise ValueError(f"multinomial: too few weights for {num_samples} without replacement")
     state = _state(generator)
     if replacement:
         u = kernels.random_uniform((len(rows), num_samples), state, 0.0, 1.0, kernels.FLOAT64)
-        edges = np.cumsum(rows, -1)
-        out = np.stack(
-            [np.searchsorted(e, x * e[-1], "right") for e, x in zip(edges, u, strict=True)]
-        )
+        both = zip(np.cumsum(rows, -1), u, strict=True)
+        out = np.stack([np.searchsorted(edges, x * edges[-1], "right") for edges, x in both])
         out = np.minimum(out, rows.shape[-1] - 1)
     else:  # the largest of log(weight) + Gumbel noise, n of them
         u = kernels.random_uniform(rows.shape, state, 0.0, 1.0, kernels.FLOAT64)
         with np.errstate(divide="ignore"):
             keys = np.log(rows) - np.log(-np.log(u))
         out = np.argsort(-keys, -1, kind="stable")[:, :num_samples]
-    return _finish(
-        kernels.copy(out.astype(np.int64)).reshape((*weights.shape[:-1], num_samples)), False
-    )
+    return _copied(out.astype(np.int64).reshape((*weights.shape[:-1], num_samples)))

@@ -1,16 +1,41 @@
-"""Writing files whole or not at all."""
+"""Files to read, and writing files whole or not at all."""
 
 from __future__ import annotations
 
 import errno
 import itertools
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, TypeAlias
 
+from rushlight.errors import FormatError
+
 PathLike: TypeAlias = "str | os.PathLike[str]"
 _count = itertools.count()  # keeps threads of one process apart
+
+
+def open_ordinary(path: PathLike) -> BinaryIO:
+    """The file, open to be read.
+
+    Raises: FileNotFoundError, IsADirectoryError, FormatError for a pipe and the like.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", os.fspath(path)) from None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "a folder, expected a file", os.fspath(path))
+    if not stat.S_ISREG(mode):
+        raise FormatError(f"{path}: not an ordinary file")
+    return open(path, "rb")
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, in a line that is no longer than can be read."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 400 else f"{text[:150]}...{text[-240:]}"  # a name may be endless
 
 
 @contextmanager

@@ -53,12 +53,6 @@ class Machine:
         self.stored = stored
         self.left = (1 << 18) + 2 * size
         self.operations = 0
-        self._forget()
-
-    def _forget(self) -> None:
-        self.stack: list[Any] = []
-        self.marks: list[int] = []
-        self.memo: dict[int, Any] = {}
 
     def run(self, source: _Source) -> Any:
         """The value of the pickle that begins at source; a file is left right behind it.
@@ -66,7 +60,9 @@ class Machine:
         Values are None, bool, int, float, str, bytes, list, tuple, dict, set, Word and what makers
         return; containers may be shared and may hold themselves.  Raises: ValueError.
         """
-        self._forget()
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, Any] = {}
         try:
             for name, argument in _operations(source):
                 self.operations += 1
@@ -88,6 +84,10 @@ class Machine:
         if self.left < 0:
             raise ValueError("its pickle unfolds to far more than its size")
 
+    def last(self, count: int) -> list[Any]:
+        """Take so many values off the stack."""
+        return [self.stack.pop() for _ in range(count)][::-1]
+
     def marked(self) -> list[Any]:
         """Take what lies on the stack above the last mark."""
         start = self.marks.pop()
@@ -105,11 +105,7 @@ def _operations(source: _Source) -> Iterator[tuple[str, Any]]:
         raise ValueError(f"its pickle is cut or damaged: {error}") from None
 
 
-# ---- operations: each takes the machine and the operation's argument ----
-
-
-def _mark(m: Machine, _: Any) -> None:
-    m.marks.append(len(m.stack))
+# ---- operations ----
 
 
 def _pop(m: Machine, _: Any) -> None:
@@ -119,42 +115,15 @@ def _pop(m: Machine, _: Any) -> None:
         m.stack.pop()
 
 
-def _tuple(count: int) -> Callable[[Machine, Any], None]:
-    def run(m: Machine, _: Any) -> None:
-        m.stack.append(tuple(reversed([m.stack.pop() for _ in range(count)])))
-
-    return run
-
-
-def _append(m: Machine, _: Any) -> None:
-    item = m.stack.pop()
-    _top(m, list).append(item)
-
-
-def _append_all(m: Machine, _: Any) -> None:
-    items = m.marked()
-    _top(m, list).extend(items)
-
-
-def _set_item(m: Machine, _: Any) -> None:
-    value, key = m.stack.pop(), m.stack.pop()
-    _top(m, dict)[plain_key(key)] = value
-
-
-def _set_items(m: Machine, _: Any) -> None:
-    items = m.marked()
-    _top(m, dict).update(_pairs(items))
-
-
-def _add_items(m: Machine, _: Any) -> None:
-    items = m.marked()
-    _top(m, set).update(map(plain_key, items))
-
-
-def _top(m: Machine, kind: type) -> Any:
-    if not isinstance(m.stack[-1], kind):
+def _fill(m: Machine, kind: type[Any], items: list[Any]) -> None:
+    """Put items into the list, dict or set on top of the stack."""
+    top = m.stack[-1]
+    if not isinstance(top, kind):
         raise ValueError(f"its pickle is damaged: it fills a {kind.__name__} that is none")
-    return m.stack[-1]
+    if kind is list:
+        top.extend(items)
+    else:
+        top.update(_pairs(items) if kind is dict else map(plain_key, items))
 
 
 def _pairs(items: list[Any]) -> dict[Any, Any]:
@@ -186,7 +155,7 @@ def _word(m: Machine, name: str) -> None:
 
 
 def _word_of_two(m: Machine, _: Any) -> None:
-    name, module = m.stack.pop(), m.stack.pop()
+    module, name = m.last(2)
     if not isinstance(name, str) or not isinstance(module, str):
         raise ValueError("its pickle is damaged: a name that is no text")
     _word(m, f"{module}.{name}")
@@ -197,7 +166,7 @@ def _refuse(m: Machine, pair: Any) -> None:
 
 
 def _call(m: Machine, _: Any) -> None:
-    arguments, word = m.stack.pop(), m.stack.pop()
+    word, arguments = m.last(2)
     m.stack.append(make(word, arguments, m.words, m.spend))
 
 
@@ -213,8 +182,7 @@ def make(
 
 
 def _build(m: Machine, _: Any) -> None:
-    state = m.stack.pop()
-    value = m.stack[-1]
+    state, value = m.stack.pop(), m.stack[-1]
     if isinstance(value, Object):
         value.build(state, m.spend)
     elif not isinstance(value, dict):  # a dict's are attributes, such as _metadata: left out
@@ -240,6 +208,7 @@ _ARGUMENTS = frozenset(
         *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
     )
 )
+# By name; each takes the machine and the operation's argument
 _OPERATIONS: dict[str, Callable[[Machine, Any], None]] = {
     **dict.fromkeys(("PROTO", "FRAME", "STOP"), lambda m, _: None),
     "NONE": lambda m, _: m.stack.append(None),
@@ -254,15 +223,15 @@ _OPERATIONS: dict[str, Callable[[Machine, Any], None]] = {
     "TUPLE": lambda m, _: m.stack.append(tuple(m.marked())),
     "DICT": lambda m, _: m.stack.append(_pairs(m.marked())),
     "FROZENSET": lambda m, _: m.stack.append(set(map(plain_key, m.marked()))),
-    "TUPLE1": _tuple(1),
-    "TUPLE2": _tuple(2),
-    "TUPLE3": _tuple(3),
-    "APPEND": _append,
-    "APPENDS": _append_all,
-    "SETITEM": _set_item,
-    "SETITEMS": _set_items,
-    "ADDITEMS": _add_items,
-    "MARK": _mark,
+    "TUPLE1": lambda m, _: m.stack.append(tuple(m.last(1))),
+    "TUPLE2": lambda m, _: m.stack.append(tuple(m.last(2))),
+    "TUPLE3": lambda m, _: m.stack.append(tuple(m.last(3))),
+    "APPEND": lambda m, _: _fill(m, list, m.last(1)),
+    "APPENDS": lambda m, _: _fill(m, list, m.marked()),
+    "SETITEM": lambda m, _: _fill(m, dict, m.last(2)),
+    "SETITEMS": lambda m, _: _fill(m, dict, m.marked()),
+    "ADDITEMS": lambda m, _: _fill(m, set, m.marked()),
+    "MARK": lambda m, _: m.marks.append(len(m.stack)),
     "POP": _pop,
     "POP_MARK": lambda m, _: m.marked().clear(),
     "DUP": lambda m, _: m.stack.append(m.stack[-1]),

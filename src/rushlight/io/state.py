@@ -11,11 +11,9 @@ behind, when killed, a temporary file that nobody can tell from others.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
-import stat
 from collections import OrderedDict
 from typing import Any, BinaryIO
 
@@ -23,7 +21,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from rushlight.errors import FormatError
-from rushlight.io.files import PathLike, replacing
+from rushlight.io.files import PathLike, one_line, open_ordinary, replacing
 from rushlight.kernels import Array
 from rushlight.ops.convert import as_tensor, host
 from rushlight.tensor import Size, Tensor
@@ -162,15 +160,7 @@ def load(path: PathLike) -> Any:
     code is ever run.  Raises: FormatError in one line for anything damaged or not of this format,
     pickles included; FileNotFoundError, IsADirectoryError.
     """
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, "there is no such file", os.fspath(path)) from None
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "a folder, expected a file", os.fspath(path))
-    if not stat.S_ISREG(mode):
-        raise FormatError(f"{path}: not an ordinary file")
-    with open(path, "rb") as file:
+    with open_ordinary(path) as file:
         try:
             with safe_open(path, "np"):  # checks sizes, offsets, dtypes; allocates no tensor
                 pass
@@ -181,7 +171,7 @@ def load(path: PathLike) -> Any:
         try:
             return _read(file)
         except (ValueError, RecursionError) as error:
-            raise FormatError(f"{path}: damaged: {_one_line(error)}") from None
+            raise FormatError(f"{path}: damaged: {one_line(error)}") from None
 
 
 def _read(file: BinaryIO) -> Any:
@@ -281,34 +271,19 @@ def _unpack_dict(pairs: list[Any], arrays: dict[str, Array], depth: int) -> dict
 
 def _diagnosis(file: BinaryIO, path: PathLike, error: Exception) -> str:
     """Why a file is not read, and for a pickle the way out."""
-    start = file.read(4)
-    if start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return _pickle_advice(path)
-    if start == b"PK\x03\x04":
-        import zipfile  # here: importing it costs as much as a quarter of Rushlight
-
-        try:
-            with zipfile.ZipFile(file) as archive:  # reads the list of names, unpacks nothing
-                names = archive.namelist()
-        except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, OSError):
-            return "a damaged zip archive, not a safetensors file"
-        if any(name.endswith("data.pkl") for name in names):
-            return _pickle_advice(path)
-        if any(name.endswith(".npy") for name in names):
-            return (
-                "a NumPy archive, not a safetensors file, and may hold pickles; convert it: "
-                f"rushlight.save(dict(numpy.load({str(path)!r})), 'state.safetensors')"
-            )
+    start = file.read(512)
+    zipped = start.startswith(b"PK\x03\x04")  # the name of its first file comes soon after
+    pickled = start.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"))
+    if pickled or (zipped and b"data.pkl" in start):
+        return (
+            "a pickle (torch.save), whose loading may run whatever code it contains. Its weights "
+            f"are read without that by: rushlight convert {os.fspath(path)} weights.safetensors"
+        )
+    if zipped and b".npy" in start:
+        return (
+            "a NumPy zip archive, not a safetensors file, and may hold pickles; convert it: "
+            f"rushlight.save(dict(numpy.load({str(path)!r})), 'state.safetensors')"
+        )
+    if zipped:
         return "a zip archive, not a safetensors file"
-    return f"not a safetensors file, or cut or damaged ({_one_line(error)})"
-
-
-def _pickle_advice(path: PathLike) -> str:
-    return (
-        "a pickle (torch.save), whose loading may run whatever code it contains. Its weights are "
-        f"read without that by: rushlight convert {os.fspath(path)} weights.safetensors"
-    )
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return f"not a safetensors file, or cut or damaged ({one_line(error)})"

@@ -11,28 +11,26 @@ to lie inside the storage.
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
-import stat
 import struct
 import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from itertools import islice
+from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 
 from rushlight.errors import ConfigError, FormatError
-from rushlight.io.files import PathLike
+from rushlight.io.files import PathLike, one_line, open_ordinary
 from rushlight.io.pickled import Machine, Word
 from rushlight.io.torch_pickle import (
     DTYPES,
     WORDS,
     Described,
-    Namespace,
     NumpyArray,
     Storage,
     itemsize,
@@ -83,20 +81,15 @@ def load_weights(path: PathLike, *, key: str | None = None) -> Weights:
 
 
 def _guarded(path: PathLike, read: Callable[[_File], _T]) -> _T:
-    try:
-        with warnings.catch_warnings():  # of Python about odd text in a pickle
-            warnings.simplefilter("ignore", DeprecationWarning)
-            file = _opened(path)
-        return read(file)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {_one_line(error)}") from None
-    except ValueError as error:
-        raise FormatError(f"{path}: {_one_line(error)}") from None
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= 400 else f"{text[:150]}...{text[-240:]}"  # a name may be endless
+    with open_ordinary(path) as file:
+        try:
+            with warnings.catch_warnings():  # of Python about odd text in a pickle
+                warnings.simplefilter("ignore", DeprecationWarning)
+                opened = _opened(file)
+            return read(opened)
+        except ValueError as error:
+            kind = ConfigError if isinstance(error, ConfigError) else FormatError
+            raise kind(f"{path}: {one_line(error)}") from None
 
 
 # ---- the two containers ----
@@ -113,17 +106,25 @@ class _File:
     values: int = 0  # met so far
     made: int = 0  # bytes of tensors so far
 
-    def visit(self, place: str, depth: int) -> None:
-        """Count a value that is met, so that no walk goes on for ever.  Raises: ValueError."""
-        self.values += 1 + len(place) // 16  # which was put together for it
-        if depth > _MAX_DEPTH:
-            raise ValueError(f"{place[:60]!r} is nested deeper than {_MAX_DEPTH}, or inside itself")
-        if self.values > (1 << 20) + 4 * len(self.data):
-            raise ValueError("its pickle unfolds to far more than its size")
+    def items(self, value: Any, place: str, depth: int) -> Iterator[tuple[Any, str, Any]]:
+        """Keys, places and items of a container that lies so deep; nothing for other values.
+
+        They are counted, so that no walk goes on for ever.  Raises: ValueError.
+        """
+        pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
+        if isinstance(value, list | tuple):
+            pairs = enumerate(value)
+        for key, item in pairs:
+            inner = f"{place}.{key}" if place else str(key)
+            self.values += 1 + len(inner) // 16
+            if depth >= _MAX_DEPTH:
+                raise ValueError(f"{inner[:60]!r} is nested deeper than {depth}, or inside itself")
+            if self.values > (1 << 20) + 4 * len(self.data):
+                raise ValueError("its pickle unfolds to far more than its size")
+            yield key, inner, item
 
     def resolved(self, value: Any, place: str, depth: int = 0) -> Any:
         """The value with tensors in the place of descriptions.  Raises: ValueError."""
-        self.visit(place, depth)
         if isinstance(value, Described):
             return self.tensor(value, place)
         if isinstance(value, NumpyArray):
@@ -132,12 +133,11 @@ class _File:
             raise ValueError(f"{place!r} is a storage without a tensor")
         if isinstance(value, Word):
             return value.name
-        if isinstance(value, dict | Namespace | list | tuple):
-            items = [(k, self.resolved(v, p, depth + 1)) for k, p, v in _items(value, place)]
-            if isinstance(value, dict | Namespace):
-                return dict(items)
-            return type(value)(item for _, item in items)
-        return value
+        if not isinstance(value, dict | list | tuple):
+            return value
+        inner = self.items(value, place, depth)
+        items = [(k, self.resolved(v, p, depth + 1)) for k, p, v in inner]
+        return dict(items) if isinstance(value, dict) else type(value)(v for _, v in items)
 
     def tensor(self, it: Described, place: str) -> Tensor:
         """Read what is described.  Raises: ValueError naming the place."""
@@ -172,10 +172,8 @@ class _File:
         """
         spans = [(n - 1) * step for n, step in zip(it.size, it.stride, strict=True)]
         if it.numel and it.offset + sum(spans) >= there:
-            raise ValueError(
-                f"sizes {it.size}, strides {it.stride} and offset {it.offset} reach outside its "
-                f"storage of {there} elements"
-            )
+            where = f"sizes {it.size}, strides {it.stride} and offset {it.offset}"
+            raise ValueError(f"{where} reach outside its storage of {there} elements")
         self.made += it.numel * max(dtype.itemsize, 4)
         if self.made > (64 << 20) + 8 * len(self.data):
             raise ValueError(
@@ -184,28 +182,18 @@ class _File:
             )
         if not it.numel:
             return np.zeros(it.size, dtype)
-        flat = np.frombuffer(self.data, dtype, sum(spans) + 1, start + it.offset * dtype.itemsize)
         steps = [
-            step * dtype.itemsize if n > 1 else 0
-            for n, step in zip(it.size, it.stride, strict=True)
+            step * dtype.itemsize if span else 0
+            for step, span in zip(it.stride, spans, strict=True)
         ]
-        return np.lib.stride_tricks.as_strided(flat, it.size, steps, writeable=False)
+        return np.ndarray(it.size, dtype, self.data, start + it.offset * dtype.itemsize, steps)
 
 
-def _opened(path: PathLike) -> _File:
+def _opened(file: BinaryIO) -> _File:
     """The file with its state; no tensor is read.  Raises: ValueError, OSError."""
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, "there is no such file", os.fspath(path)) from None
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "a folder, expected a file", os.fspath(path))
-    if not stat.S_ISREG(mode):
-        raise ValueError("not an ordinary file")
-    with open(path, "rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            raise ValueError("empty, not a file of torch.save")
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if not os.fstat(file.fileno()).st_size:
+        raise ValueError("empty, not a file of torch.save")
+    data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     if data[:4] == b"PK\x03\x04":
         return _opened_zip(data)
     if data[:1] == b"\x80":
@@ -222,7 +210,7 @@ def _opened_zip(data: mmap.mmap) -> _File:
         archive = zipfile.ZipFile(cast(Any, data))  # reads the list of names, unpacks nothing
         entries = {info.filename: info for info in archive.infolist()}
     except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, OSError) as error:
-        raise ValueError(f"a zip archive that is cut or damaged ({_one_line(error)})") from None
+        raise ValueError(f"a zip archive that is cut or damaged ({one_line(error)})") from None
     found = [name[:-8] for name in entries if name.endswith("/data.pkl") and name.count("/") == 1]
     if any(f"{root}constants.pkl" in entries for root in found):
         raise ValueError(
@@ -291,9 +279,8 @@ def _opened_legacy(data: mmap.mmap) -> _File:
         if start + size > len(data):
             raise ValueError(f"cut: it ends inside storage {key!r:.40}")
         if count != seen[key].total:
-            raise ValueError(
-                f"its storage {key!r:.40} has {count} elements, expected {seen[key].total}"
-            )
+            wanted = seen[key].total
+            raise ValueError(f"its storage {key!r:.40} has {count} elements, expected {wanted}")
         storages[key] = (start, size)
         data.seek(start + size)
     return _File(data, state, storages)
@@ -302,34 +289,20 @@ def _opened_legacy(data: mmap.mmap) -> _File:
 # ---- the part that is wanted ----
 
 
-def _items(value: Any, place: str) -> Iterator[tuple[Any, str, Any]]:
-    """Keys, places and items of a container; nothing for other values."""
-    if isinstance(value, Namespace):
-        value = value.fields
-    pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
-    if isinstance(value, list | tuple):
-        pairs = enumerate(value)
-    for key, item in pairs:
-        yield key, f"{place}.{key}" if place else str(key), item
-
-
 def _part(file: _File, key: str) -> tuple[Any, str]:
     """The value at a place, "." for all, and the place.  Raises: ConfigError."""
     found = (file.state, "") if key == "." else _at(file, file.state, "", key, 0)
     if found is None:
-        top = ", ".join(f"{place[:40]!r}" for _, place, _ in _first(_items(file.state, ""), 9))
+        top = ", ".join(
+            f"{place[:40]!r}" for _, place, _ in islice(file.items(file.state, "", 0), 9)
+        )
         raise ConfigError(f"there is no {key!r} in it; the first names in it are {top or 'none'}")
     return found
 
 
-def _first(items: Iterator[Any], count: int) -> list[Any]:
-    return [item for item, _ in zip(items, range(count), strict=False)]
-
-
 def _at(file: _File, value: Any, place: str, key: str, depth: int) -> tuple[Any, str] | None:
     """The value and place that a key leads to; names may have dots themselves."""
-    for _, inner, item in _items(value, place):
-        file.visit(inner, depth)
+    for _, inner, item in file.items(value, place, depth):
         if inner == key:
             return item, inner
         if key.startswith(f"{inner}."):
@@ -344,12 +317,11 @@ def _choices(file: _File, value: Any, place: str, depth: int) -> Iterator[tuple[
 
     Those of an optimizer's state are numbered or in lists, and not among them.
     """
-    file.visit(place, depth)
     if isinstance(value, dict):
         count = sum(isinstance(item, Described) for item in value.values())
         if count:
             yield value, place, count
-        for key, inner, item in _items(value, place):
+        for key, inner, item in file.items(value, place, depth):
             if isinstance(key, str) and isinstance(item, dict):
                 yield from _choices(file, item, inner, depth + 1)
 
@@ -369,32 +341,29 @@ def _chosen(file: _File) -> tuple[Any, str]:
 
 def _weights(file: _File, key: str | None) -> Weights:
     part, place = _chosen(file) if key is None else _part(file, key)
-    found: dict[str, Described] = {}
+    tensors: dict[str, Tensor] = {}
     left_out: list[str] = []
+    converted: Counter[tuple[str, str]] = Counter()
     start = (place.rpartition(".")[2] or "value") if isinstance(part, Described) else ""
     for name, item in _leaves(file, part, start, 0):
         if not isinstance(item, Described):
             left_out.append(name)
-        elif name in found:
+            continue
+        if name in tensors:
             raise ValueError(f"two of its tensors would have the name {name!r}")
-        elif name in ("", "__metadata__") or any("\ud800" <= c <= "\udfff" for c in name):
+        if name in ("", "__metadata__") or any("\ud800" <= c <= "\udfff" for c in name):
             raise ValueError(f"a safetensors file cannot hold a tensor named {name!r}")
-        else:
-            found[name] = item
-    if not found:
-        raise ValueError("it holds no tensors" if not place else f"{place!r} holds no tensors")
-    tensors, converted = {}, Counter[tuple[str, str]]()
-    for name, item in found.items():
         tensors[name] = file.tensor(item, name)
         if DTYPES[item.dtype][2]:
             converted[item.dtype, DTYPES[item.dtype][2]] += 1
+    if not tensors:
+        raise ValueError(f"{repr(place) if place else 'it'} holds no tensors")
     return Weights(tensors, place, left_out, converted)
 
 
 def _leaves(file: _File, value: Any, place: str, depth: int) -> Iterator[tuple[str, Any]]:
     """What is no container, by name, in the order of the file."""
-    file.visit(place, depth)
-    if not isinstance(value, dict | Namespace | list | tuple):
+    if not isinstance(value, dict | list | tuple):
         yield place, value
-    for _, inner, item in _items(value, place):
+    for _, inner, item in file.items(value, place, depth):
         yield from _leaves(file, item, inner, depth + 1)

@@ -7,6 +7,7 @@ of it; no call reads a tensor's numbers or makes room for them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -45,21 +46,7 @@ class Described:
     @property
     def numel(self) -> int:
         """Number of elements."""
-        return _product(self.size)
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    """Exact, and quick for sizes that no file can mean."""
-    count = 1
-    for size in () if 0 in sizes else sizes:
-        count *= size
-        if count >= 1 << 62:
-            break
-    return 0 if 0 in sizes else count
-
-
-def _widen(kind: str) -> Callable[[Array], Array]:
-    return lambda array: array.astype(kind)
+        return math.prod(self.size)
 
 
 def _bfloat16(words: Array) -> Array:
@@ -88,8 +75,8 @@ DTYPES: dict[str, tuple[str, Callable[[Array], Array] | None, str]] = {
     "bfloat16": ("u2", _bfloat16, "float32"),
     "float8_e5m2": ("u1", _float8_e5m2, "float32"),
     "float8_e4m3fn": ("u1", _float8_e4m3fn, "float32"),
-    "uint16": ("u2", _widen("i4"), "int32"),
-    "uint32": ("u4", _widen("i8"), "int64"),
+    "uint16": ("u2", lambda array: array.astype(np.int32), "int32"),
+    "uint32": ("u4", lambda array: array.astype(np.int64), "int64"),
 }
 _NAMED_ONLY = ("complex32", "complex64", "complex128", "uint64", "qint8", "quint8", "qint32")
 _STORAGES = {
@@ -134,38 +121,25 @@ def storage_of(persistent: Any) -> Storage:
     return Storage(key, dtype, total, start, end)
 
 
-def _tensor_v3(arguments: tuple[Any, ...], spend: Spend) -> Described:
-    """(storage, offset, sizes, strides, needs gradient, hooks, dtype[, marks])."""
-    if len(arguments) < 7 or not isinstance(arguments[6], Word):
-        raise ValueError("its pickle is damaged: a tensor without a dtype")
-    dtype = arguments[6].name.removeprefix("torch.")
-    return _described(arguments, dtype, arguments[7:8])
-
-
-def _tensor_v2(arguments: tuple[Any, ...], spend: Spend) -> Described:
-    """(storage, offset, sizes, strides[, needs gradient, hooks, marks])."""
-    return _described(arguments, None, arguments[6:7])
-
-
-def _described(arguments: tuple[Any, ...], dtype: str | None, marks: Any) -> Described:
-    match arguments[:4]:
-        case (Storage() as storage, int(offset), tuple(size), tuple(stride)):
+def _tensor(arguments: tuple[Any, ...], spend: Spend) -> Described:
+    """(storage, offset, sizes, strides[, needs gradient, hooks][, dtype][, marks])."""
+    match arguments:
+        case (Storage() as storage, int(offset), tuple(size), tuple(stride), *rest):
             counts = (offset, *size, *stride)
         case _:
             raise ValueError("its pickle is damaged: a tensor that is described wrongly")
+    named = [value.name.removeprefix("torch.") for value in rest if isinstance(value, Word)]
+    negative = any(isinstance(value, dict) and value.get("neg") is True for value in rest[2:])
     if len(size) != len(stride) or len(size) > _MAX_AXES:
         raise ValueError(f"a tensor has {len(size)} sizes and {len(stride)} strides")
     if any(type(n) is not int or not 0 <= n < 1 << 62 for n in counts):
         raise ValueError("a tensor has an offset, size or stride that is no count")
-    negative = isinstance(marks[0], dict) and marks[0].get("neg") is True if marks else False
-    offset += storage.start
-    return Described(storage, dtype or storage.dtype, offset, size, stride, negative)
+    dtype = named[0] if named else storage.dtype
+    return Described(storage, dtype, offset + storage.start, size, stride, negative)
 
 
-def _parameter(arguments: tuple[Any, ...], spend: Spend) -> Described:
-    """(tensor, needs gradient, hooks[, attributes])."""
-    if not arguments or not isinstance(arguments[0], Described):
-        raise ValueError("its pickle is damaged: a parameter without a tensor")
+def _first(arguments: tuple[Any, ...], spend: Spend) -> Any:
+    """(tensor, needs gradient, hooks[, attributes]) of a parameter, (sizes) of a size."""
     return arguments[0]
 
 
@@ -189,18 +163,15 @@ def _filled_dict(arguments: tuple[Any, ...], spend: Spend) -> dict[Any, Any]:
     return found
 
 
-class Namespace(Object):
+class Namespace(dict[Any, Any], Object):
     """argparse's; its fields."""
-
-    def __init__(self) -> None:
-        self.fields: dict[Any, Any] = {}
 
     def build(self, state: Any, spend: Spend) -> None:
         """Take the fields."""
         if not isinstance(state, dict):
             raise ValueError("its pickle is damaged: a namespace without fields")
         spend(len(state))
-        self.fields.update(state)
+        self.update(state)
 
 
 _NUMPY = ("b1", "f2", "f4", "f8", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)))
@@ -225,7 +196,7 @@ class _Dtype(Object):
         sizes = shape if isinstance(shape, tuple) and len(shape) <= _MAX_AXES else (-1,)
         if any(type(n) is not int or not 0 <= n < 1 << 62 for n in sizes):
             raise ValueError("its pickle is damaged: a NumPy array without a shape")
-        if not isinstance(data, bytes) or len(data) != _product(sizes) * self.dtype.itemsize:
+        if not isinstance(data, bytes) or len(data) != math.prod(sizes) * self.dtype.itemsize:
             raise ValueError(f"its pickle is damaged: a NumPy array of {sizes} without its bytes")
         native = np.frombuffer(data, self.dtype).astype(self.dtype.newbyteorder("="))
         return native.reshape(sizes, order=order)
@@ -263,21 +234,11 @@ def _encoded(arguments: tuple[Any, ...], spend: Spend) -> bytes:
     raise ValueError("its pickle is damaged: bytes that are described wrongly")
 
 
-def _size(arguments: tuple[Any, ...], spend: Spend) -> Any:
-    """(sizes)."""
-    if len(arguments) != 1 or not isinstance(arguments[0], tuple):
-        raise ValueError("its pickle is damaged: a shape that is described wrongly")
-    return arguments[0]
-
-
 def _device(arguments: tuple[Any, ...], spend: Spend) -> str:
     """(kind[, index]); tensors are read to the CPU."""
-    match arguments:
-        case (str(kind), int(index)):
-            return f"{kind}:{index}"
-        case (str(kind),):
-            return kind
-    raise ValueError("its pickle is damaged: a device that is described wrongly")
+    if not all(isinstance(part, str | int) for part in arguments):
+        raise ValueError("its pickle is damaged: a device that is described wrongly")
+    return ":".join(map(str, arguments))
 
 
 def _set(arguments: tuple[Any, ...], spend: Spend) -> set[Any]:
@@ -291,13 +252,10 @@ WORDS: dict[str, Maker | None] = {
     **dict.fromkeys(_STORAGE_DTYPE),
     **dict.fromkeys(f"torch.{name}" for name in (*DTYPES, *_NAMED_ONLY)),
     **dict.fromkeys(("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer")),
-    "torch._utils._rebuild_tensor": _tensor_v2,
-    "torch._utils._rebuild_tensor_v2": _tensor_v2,
-    "torch._utils._rebuild_tensor_v3": _tensor_v3,
-    "torch._utils._rebuild_parameter": _parameter,
-    "torch._utils._rebuild_parameter_with_state": _parameter,
+    **{f"torch._utils._rebuild_tensor{version}": _tensor for version in ("", "_v2", "_v3")},
+    **{f"torch._utils._rebuild_parameter{state}": _first for state in ("", "_with_state")},
     "torch._tensor._rebuild_from_type_v2": _typed,
-    "torch.Size": _size,
+    "torch.Size": _first,
     "torch.device": _device,
     "collections.OrderedDict": _filled_dict,
     "argparse.Namespace": lambda arguments, spend: Namespace(),

@@ -20,7 +20,7 @@ class FunctionLayer(Module):
 
     def forward(self, x: Any) -> Any:
         """See the function."""
-        return type(self).function(x, *(getattr(self, name) for name in self.options))
+        return type(self).function(x, *[getattr(self, name) for name in self.options])
 
     def extra_repr(self) -> str:
         """The options."""

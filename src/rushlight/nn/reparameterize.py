@@ -121,7 +121,8 @@ class Filters:
 
 def with_activation(conv: Conv, activation: Module) -> Module:
     """Let a convolution compute what follows it.  Returns what is left to follow."""
-    name = {ReLU: "relu", SiLU: "silu"}.get(type(activation))
+    names: dict[type[Module], str] = {ReLU: "relu", SiLU: "silu"}
+    name = names.get(type(activation))
     if type(activation) is GELU:
         name = "gelu_tanh" if activation.approximate == "tanh" else "gelu"
     conv.activation = name

@@ -9,14 +9,15 @@ import numpy as np
 
 from rushlight import kernels
 from rushlight.autograd import new_tensor, record
-from rushlight.errors import DtypeError, ShapeError
+from rushlight.errors import ShapeError
 from rushlight.kernels import Array, Shape
 from rushlight.ops.conv import Size, sizes
-from rushlight.ops.convert import TensorLike, as_real, as_tensor, is_real
+from rushlight.ops.convert import TensorLike, as_real, as_tensor
 from rushlight.ops.dropout import dropout
 from rushlight.ops.elementwise import mul
 from rushlight.ops.padding import pad
-from rushlight.ops.shape import permute, reshape, squeeze, unsqueeze
+from rushlight.ops.pool import images
+from rushlight.ops.shape import permute, reshape, squeeze
 
 if TYPE_CHECKING:
     from rushlight.tensor import Tensor
@@ -60,8 +61,7 @@ def _image(name: str, x: Tensor, factor: int) -> Shape:
         raise ShapeError(f"{name}: input {x.array.shape}, expected (..., C, H, W)")
     if not isinstance(factor, int) or factor < 1:
         raise ValueError(f"{name}: the factor must be a positive integer, got {factor!r}")
-    shape: Shape = x.array.shape
-    return shape
+    return tuple(x.array.shape)
 
 
 # ---- windows as columns ----
@@ -88,7 +88,7 @@ def unfold(
     input: float32/float64, may lack N.  Sizes: an integer for both axes, or one each.
     Raises: ShapeError where no window fits; DtypeError; ValueError.
     """
-    x, single = _batched("unfold", as_tensor(input), 4)
+    x, single = images("unfold", 2, input)
     windows, around = _windows("unfold", kernel_size, dilation, padding, stride)
     padded = pad(x, (around[1], around[1], around[0], around[0])) if any(around) else x
     if min(windows.fitting(padded.array.shape[2:])) < 1:
@@ -111,30 +111,19 @@ def fold(
     Raises: ShapeError where the input is not what `unfold` makes of that size; DtypeError;
     ValueError.
     """
-    x, single = _batched("fold", as_tensor(input), 3)
+    x, single = images("fold", 1, input)
     windows, around = _windows("fold", kernel_size, dilation, padding, stride)
     size = sizes("fold", "output_size", output_size, 2, 1)
     padded = tuple(n + 2 * p for n, p in zip(size, around, strict=True))
     counts, taps = windows.fitting(padded), math.prod(windows.kernel)
     rows, columns = x.array.shape[1:]
     if rows % taps or min(counts) < 1 or columns != math.prod(counts):
-        raise ShapeError(
-            f"fold: input {x.array.shape} for output_size {size}, expected (N, C * {taps}, "
-            f"{counts[0]} * {counts[1]})"
-        )
+        wanted = f"(N, C * {taps}, {counts[0]} * {counts[1]})"
+        raise ShapeError(f"fold: input {x.array.shape} for {size}, expected {wanted}")
     out = _fold(x, (x.array.shape[0], rows // taps, *padded), windows)
     if any(around):
         out = pad(out, (-around[1], -around[1], -around[0], -around[0]))
     return squeeze(out, 0) if single else out
-
-
-def _batched(name: str, x: Tensor, ndim: int) -> tuple[Tensor, bool]:
-    if not is_real(x):
-        raise DtypeError(f"{name}: input is {x.array.dtype}, expected float32 or float64")
-    if x.array.ndim not in (ndim, ndim - 1):
-        raise ShapeError(f"{name}: input {x.array.shape}, expected {ndim - 1} or {ndim} axes")
-    single = x.array.ndim < ndim
-    return (unsqueeze(x, 0) if single else x), single
 
 
 def _windows(
@@ -185,25 +174,21 @@ def dropout1d(
     inplace changes nothing: use what is returned.  The input itself when not training.
     Raises: ShapeError; ValueError for p outside [0, 1].  Source: arXiv:1411.4280.
     """
-    x = as_real(input)
-    return _drop_first("dropout1d", x, _leading("dropout1d", x, 2, 3), p, training)
+    return _drop_channels("dropout1d", 1, input, p, training)
 
 
 def dropout2d(
     input: TensorLike, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
     """`dropout1d` for (N, C, H, W).  As in PyTorch, three axes are taken for (N, C, L)."""
-    x = as_real(input)
-    _leading("dropout2d", x, 3, 4)
-    return _drop_first("dropout2d", x, 2, p, training)
+    return _drop_channels("dropout2d", 2, input, p, training)
 
 
 def dropout3d(
     input: TensorLike, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
     """`dropout1d` for (N, C, D, H, W) and (C, D, H, W)."""
-    x = as_real(input)
-    return _drop_first("dropout3d", x, _leading("dropout3d", x, 4, 5), p, training)
+    return _drop_channels("dropout3d", 3, input, p, training)
 
 
 def drop_path(input: TensorLike, p: float = 0.0, training: bool = True) -> Tensor:
@@ -219,11 +204,12 @@ def drop_path(input: TensorLike, p: float = 0.0, training: bool = True) -> Tenso
     return _drop_first("drop_path", x, 1, p, training)
 
 
-def _leading(name: str, x: Tensor, *ranks: int) -> int:
-    """How many axes are of samples and channels."""
-    if x.array.ndim not in ranks:
-        raise ShapeError(f"{name}: input {x.array.shape}, expected {ranks[0]} or {ranks[1]} axes")
-    return 1 if x.array.ndim == ranks[0] else 2
+def _drop_channels(name: str, axes: int, input: TensorLike, p: float, training: bool) -> Tensor:
+    """Dropout for channels of so many axes; in two, the first axis is always one of samples."""
+    x = as_real(input)
+    if x.array.ndim not in (axes + 1, axes + 2):
+        raise ShapeError(f"{name}: input {x.array.shape}, expected {axes + 1} or {axes + 2} axes")
+    return _drop_first(name, x, 2 if axes == 2 else x.array.ndim - axes, p, training)
 
 
 def _drop_first(name: str, x: Tensor, axes: int, p: float, training: bool) -> Tensor:

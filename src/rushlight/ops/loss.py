@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from rushlight.ops.convert import TensorLike, as_real, as_tensor, host, pair, to
 from rushlight.ops.elementwise import abs, add, div, mul, neg, square, sub, where, zero_like
 from rushlight.ops.index import check_range, gather, integer_index
 from rushlight.ops.reduce import mean, sum
-from rushlight.ops.shape import contiguous, permute, reshape, squeeze, unsqueeze
+from rushlight.ops.shape import contiguous, flatten, permute, reshape, squeeze, unsqueeze
 from rushlight.ops.softmax import log_softmax
 
 if TYPE_CHECKING:
@@ -38,17 +38,14 @@ def _class_rows(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Input (C,), (N, C) or (N, C, ...) and target as rows (R, C) and (R,)."""
     shape = x.array.shape
     expected = shape[:1] + shape[2:] if len(shape) >= 2 else ()
-    if len(shape) == 0 or target.array.shape != expected:
-        raise ShapeError(
-            f"{name}: input {shape} and target {target.array.shape}; "
-            "expected (N, C, ...) and (N, ...)"
-        )
+    rows = target.array.shape
+    if len(shape) == 0 or rows != expected:
+        raise ShapeError(f"{name}: input {shape} and target {rows}; expected (N, C, ...), (N, ...)")
     if len(shape) == 1:
         return unsqueeze(x, 0), unsqueeze(target, 0)
     if len(shape) > 2:
         x = permute(x, (0, *range(2, len(shape)), 1))
-        rows = target.array.size
-        return reshape(x, (rows, shape[1])), reshape(target, (rows,))
+        return reshape(x, (target.array.size, shape[1])), flatten(target)
     return x, target
 
 
@@ -68,6 +65,8 @@ def cross_entropy(
     Raises: ShapeError, IndexError for a target outside [0, C), ValueError, DtypeError.
     """
     _check_reduction("cross_entropy", reduction)
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"cross_entropy: label_smoothing must be in [0, 1], got {label_smoothing}")
     x, target = as_real(input), as_tensor(target)
     if target.array.dtype.kind == "f":
         return _soft_cross_entropy(x, target, weight, reduction, label_smoothing)
@@ -110,26 +109,20 @@ def _weighted_cross_entropy(
     reduction: str,
     smoothing: float,
 ) -> Tensor:
-    _check_smoothing(smoothing)
     logp = log_softmax(x, 1)  # (R, C)
-    classes = _class_weight("cross_entropy", x.array.shape[1], x.array.dtype, weight)
+    classes = _class_weight("cross_entropy", x, weight)
     loss, share = _chosen("cross_entropy", logp, target, classes, ignore_index)
     if smoothing:
         spread = logp if weight is None else mul(logp, classes)
         counted = new_tensor(target.array != ignore_index)
         uniform = where(counted, neg(mean(spread, 1)), zero_like(logp))
         loss = add(mul(loss, 1 - smoothing), mul(uniform, smoothing))
-    return _weighted(loss, share, reduction)
+    return _reduce_by(loss, float(share.sum()), reduction)
 
 
-def _check_smoothing(smoothing: float) -> None:
-    if not 0 <= smoothing <= 1:
-        raise ValueError(f"cross_entropy: label_smoothing must lie in [0, 1], got {smoothing}")
-
-
-def _class_weight(
-    name: str, classes: int, dtype: np.dtype[Any], weight: TensorLike | None
-) -> Tensor:
+def _class_weight(name: str, x: Tensor, weight: TensorLike | None, axis: int = 1) -> Tensor:
+    """(C,), by default ones, in x's dtype."""
+    classes, dtype = x.array.shape[axis], x.array.dtype
     if weight is None:
         return new_tensor(np.ones(classes, dtype))
     weight = to_dtype(as_tensor(weight), dtype)
@@ -155,10 +148,11 @@ def _chosen(
     return neg(mul(kept, new_tensor(share))), share
 
 
-def _weighted(loss: Tensor, share: Array, reduction: str) -> Tensor:
+def _reduce_by(loss: Tensor, count: float, reduction: str) -> Tensor:
+    """As `_reduce`, with the mean over `count`; over 0 it is 0."""
     if reduction == "none":
         return loss
-    return sum(loss) if reduction == "sum" else div(sum(loss), float(share.sum()) or 1.0)
+    return sum(loss) if reduction == "sum" else div(sum(loss), count or 1.0)
 
 
 def _soft_cross_entropy(
@@ -169,20 +163,15 @@ def _soft_cross_entropy(
             f"cross_entropy: target is {target.array.dtype} of shape {target.array.shape}; class "
             f"indices are int64, probabilities have the input's shape {x.array.shape}"
         )
-    _check_smoothing(smoothing)
     axis = 1 if x.array.ndim > 1 else 0
     if smoothing:
         target = add(mul(target, 1 - smoothing), smoothing / max(x.array.shape[axis], 1))
     logp = log_softmax(x, axis)
     if weight is not None:
-        shape = [1] * x.array.ndim
-        shape[axis] = -1
-        classes = _class_weight("cross_entropy", x.array.shape[axis], x.array.dtype, weight)
-        logp = mul(logp, reshape(classes, tuple(shape)))
+        classes = _class_weight("cross_entropy", x, weight, axis)
+        logp = mul(logp, reshape(classes, (-1,) + (1,) * (x.array.ndim - axis - 1)))
     loss = neg(sum(mul(target, logp), axis))
-    if reduction == "mean":
-        return div(sum(loss), float(loss.array.size or 1))
-    return loss if reduction == "none" else sum(loss)
+    return _reduce_by(loss, float(loss.array.size), reduction)
 
 
 def nll_loss(
@@ -201,9 +190,10 @@ def nll_loss(
     x, target = as_real(input), integer_index("nll_loss", target)
     shape = target.array.shape
     x, target = _class_rows("nll_loss", x, target)
-    classes = _class_weight("nll_loss", x.array.shape[1], x.array.dtype, weight)
+    classes = _class_weight("nll_loss", x, weight)
     loss, share = _chosen("nll_loss", x, target, classes, ignore_index)
-    return _weighted(reshape(loss, shape) if reduction == "none" else loss, share, reduction)
+    loss = _reduce_by(loss, float(share.sum()), reduction)
+    return reshape(loss, shape) if reduction == "none" else loss
 
 
 def linear_cross_entropy(
@@ -226,12 +216,8 @@ def linear_cross_entropy(
         raise ValueError(f"linear_cross_entropy: chunk_rows must be at least 1, got {chunk_rows}")
     x, weight = contiguous(as_real(x)), as_tensor(weight)
     target = integer_index("linear_cross_entropy", target)
-    if (
-        x.array.ndim == 0
-        or weight.array.ndim != 2
-        or x.array.shape[:-1] != target.array.shape
-        or x.array.shape[-1] != weight.array.shape[1]
-    ):
+    fits = x.array.ndim > 0 and weight.array.ndim == 2
+    if not fits or x.array.shape != (*target.array.shape, weight.array.shape[1]):
         raise ShapeError(
             f"linear_cross_entropy: input {x.array.shape}, weight {weight.array.shape}, "
             f"target {target.array.shape}; expected (..., D), (V, D), (...)"

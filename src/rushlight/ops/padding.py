@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rushlight import kernels
-from rushlight.autograd import new_tensor, record
+from rushlight.autograd import record
 from rushlight.errors import ShapeError
 from rushlight.kernels import Array, Shape
-from rushlight.ops.convert import TensorLike, as_tensor, host, is_real
+from rushlight.ops.convert import TensorLike, as_tensor, is_real
 
 if TYPE_CHECKING:
     from rushlight.tensor import Tensor
@@ -74,13 +74,9 @@ def _constant(x: Tensor, amounts: tuple[tuple[int, int], ...], value: float) -> 
     lies = list(zip(shape, sizes, amounts, strict=True))
     source = tuple(slice(max(-a, 0), max(n - max(-b, 0), 0)) for n, _, (a, b) in lies)
     target = tuple(slice(max(a, 0), max(m - max(b, 0), 0)) for _, m, (a, b) in lies)
-    if is_real(x):
-        out = kernels.full(sizes, value, x.array.dtype)
-        _copy_part(out[target], x.array[source])
-    else:
-        out = np.full(sizes, value, x.array.dtype)
-        out[target] = host(x, "pad")[source]
-        return new_tensor(out)
+    full = kernels.full if is_real(x) else np.full
+    out = full(sizes, value, x.array.dtype)
+    _copy_part(out[target], x.array[source])
     back = tuple((-a, -b) for a, b in amounts)
     return record("pad", out, (x,), lambda g: (_constant(g, back, 0.0),), attrs={"pad": amounts})
 
@@ -153,11 +149,8 @@ class Order(NamedTuple):
 
 def take(x: Tensor, axis: int, order: Order) -> Tensor:
     """The elements of an axis in another order: (..., n, ...) -> (..., order.size, ...)."""
-    if not is_real(x):
-        picked = [host(x, "take")[(slice(None),) * axis + (source,)] for source, _ in order.runs]
-        empty = np.empty(_sized(x.array.shape, axis, 0), x.array.dtype)
-        return new_tensor(np.concatenate([empty, *picked], axis))
-    out = kernels.empty(_sized(x.array.shape, axis, order.size), x.array.dtype)
+    empty = kernels.empty if is_real(x) else np.empty
+    out = empty(_sized(x.array.shape, axis, order.size), x.array.dtype)
     before = (slice(None),) * axis
     for source, target in order.runs:
         _copy_part(out[(*before, target)], x.array[(*before, source)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -43,8 +43,8 @@ def max_pool2d(
     at most half a window.  return_indices: also the places, (N, C, H', W') int64 in H * W.
     Raises: ShapeError for a window that does not fit; DtypeError; ValueError.
     """
-    options = padding, dilation, ceil_mode, return_indices
-    return _max_pool("max_pool2d", 2, input, kernel_size, stride, *options)
+    windows = _windows("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool(windows, return_indices)
 
 
 def max_pool1d(
@@ -57,8 +57,8 @@ def max_pool1d(
     return_indices: bool = False,
 ) -> Any:
     """`max_pool2d` over one axis.  (N, C, L) -> (N, C, L')."""
-    options = padding, dilation, ceil_mode, return_indices
-    return _max_pool("max_pool1d", 1, input, kernel_size, stride, *options)
+    windows = _windows("max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool(windows, return_indices)
 
 
 def max_pool3d(
@@ -71,8 +71,8 @@ def max_pool3d(
     return_indices: bool = False,
 ) -> Any:
     """`max_pool2d` over three axes.  (N, C, D, H, W) -> (N, C, D', H', W')."""
-    options = padding, dilation, ceil_mode, return_indices
-    return _max_pool("max_pool3d", 3, input, kernel_size, stride, *options)
+    windows = _windows("max_pool3d", 3, input, kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool(windows, return_indices)
 
 
 def avg_pool2d(
@@ -90,8 +90,8 @@ def avg_pool2d(
     by this instead of by the number of elements.
     Raises: as `max_pool2d`.
     """
-    options = ceil_mode, count_include_pad, divisor_override
-    return _avg_pool("avg_pool2d", 2, input, kernel_size, stride, padding, *options)
+    windows = _windows("avg_pool2d", 2, input, kernel_size, stride, padding, 1, ceil_mode)
+    return _avg_pool(windows, count_include_pad, divisor_override)
 
 
 def avg_pool1d(
@@ -103,8 +103,8 @@ def avg_pool1d(
     count_include_pad: bool = True,
 ) -> Tensor:
     """`avg_pool2d` over one axis.  (N, C, L) -> (N, C, L')."""
-    options = ceil_mode, count_include_pad, None
-    return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, *options)
+    windows = _windows("avg_pool1d", 1, input, kernel_size, stride, padding, 1, ceil_mode)
+    return _avg_pool(windows, count_include_pad)
 
 
 def avg_pool3d(
@@ -117,8 +117,8 @@ def avg_pool3d(
     divisor_override: int | None = None,
 ) -> Tensor:
     """`avg_pool2d` over three axes.  (N, C, D, H, W) -> (N, C, D', H', W')."""
-    options = ceil_mode, count_include_pad, divisor_override
-    return _avg_pool("avg_pool3d", 3, input, kernel_size, stride, padding, *options)
+    windows = _windows("avg_pool3d", 3, input, kernel_size, stride, padding, 1, ceil_mode)
+    return _avg_pool(windows, count_include_pad, divisor_override)
 
 
 def adaptive_avg_pool1d(input: TensorLike, output_size: Any) -> Tensor:
@@ -159,36 +159,23 @@ def adaptive_max_pool3d(input: TensorLike, output_size: Any) -> Tensor:
 # ---- the largest ----
 
 
-def _max_pool(
-    name: str,
-    axes: int,
-    x: TensorLike,
-    kernel_size: Size,
-    stride: Size | None,
-    padding: Size,
-    dilation: Size,
-    ceil_mode: bool,
-    return_indices: bool,
-) -> Any:
-    x, single = _images(name, axes, x)
-    geometry, outputs = _windows(name, x, kernel_size, stride, padding, dilation, ceil_mode)
-    shape = (*x.array.shape[:2], *outputs)
+def _max_pool(windows: _Windows, return_indices: bool) -> Any:
+    x, geometry = windows.x, _array(windows.geometry)
+    shape = (*x.array.shape[:2], *windows.outputs)
     out = kernels.empty(shape, x.array.dtype)
     index = kernels.empty(shape, INT64) if return_indices or x.needs_grad else None
     places = None if index is None else _five(index)
-    kernels.call(K.max_pool, _five(out), places, _five(x.array), _array(geometry))
+    kernels.call(K.max_pool, _five(out), places, _five(x.array), geometry)
 
     def vjp(g: Tensor) -> tuple[Tensor]:
         assert index is not None
         return (_max_pool_gradient(g, index, x.array.shape),)
 
-    result = record("max_pool", out, (x,), vjp, attrs=_attributes(geometry, ceil_mode))
-    if single:
-        result = squeeze(result, 0)
+    result = windows.finished(record("max_pool", out, (x,), vjp, attrs=windows.attributes()))
     if not return_indices:
         return result
     assert index is not None
-    return result, new_tensor(index[0] if single else index)
+    return result, new_tensor(index[0] if windows.single else index)
 
 
 def _max_pool_gradient(g: Tensor, index: Array, shape: Shape) -> Tensor:
@@ -205,26 +192,13 @@ def _max_pool_gradient(g: Tensor, index: Array, shape: Shape) -> Tensor:
 # ---- the mean ----
 
 
-def _avg_pool(
-    name: str,
-    axes: int,
-    x: TensorLike,
-    kernel_size: Size,
-    stride: Size | None,
-    padding: Size,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> Tensor:
-    x, single = _images(name, axes, x)
-    geometry, outputs = _windows(name, x, kernel_size, stride, padding, 1, ceil_mode)
-    if divisor_override is not None and divisor_override == 0:
-        raise ValueError(f"{name}: divisor_override must not be 0")
-    counts = x.array.shape[2:], outputs, geometry, count_include_pad, divisor_override
-    divisor = _divisor(*counts, x.array.dtype)
-    attrs = _attributes(geometry, ceil_mode) | {"count_include_pad": count_include_pad}
-    out = _avg(x, divisor, geometry, attrs)
-    return squeeze(out, 0) if single else out
+def _avg_pool(windows: _Windows, include_pad: bool, override: int | None = None) -> Tensor:
+    if override is not None and override == 0:
+        raise ValueError("avg_pool: divisor_override must not be 0")
+    x, geometry = windows.x, windows.geometry
+    counts = x.array.shape[2:], windows.outputs, geometry, include_pad, override
+    attrs = windows.attributes() | {"count_include_pad": include_pad}
+    return windows.finished(_avg(x, _divisor(*counts, x.array.dtype), geometry, attrs))
 
 
 def _avg(x: Tensor, divisor: Array, geometry: Geometry, attrs: dict[str, Any]) -> Tensor:
@@ -270,7 +244,7 @@ def _divisor(
 def _adaptive(
     name: str, axes: int, x: TensorLike, output_size: Any, pool: Callable[..., Tensor]
 ) -> Tensor:
-    x, single = _images(name, axes, x)
+    x, single = images(name, axes, x)
     inputs = x.array.shape[2:]
     given = [*output_size] if isinstance(output_size, Sequence) else [output_size] * axes
     if len(given) != axes:
@@ -298,7 +272,11 @@ def _adaptive(
 Geometry = tuple[Sizes, Sizes, Sizes, Sizes]
 
 
-def _images(name: str, axes: int, x: TensorLike) -> tuple[Tensor, bool]:
+def images(name: str, axes: int, x: TensorLike) -> tuple[Tensor, bool]:
+    """X with an axis of samples, and whether it came without.
+
+    Raises: DtypeError; ShapeError for another number of axes, or none of a size above 0.
+    """
     x = as_tensor(x)
     if not is_real(x):
         raise DtypeError(f"{name}: input is {x.array.dtype}, expected float32 or float64")
@@ -310,17 +288,36 @@ def _images(name: str, axes: int, x: TensorLike) -> tuple[Tensor, bool]:
     return (unsqueeze(x, 0) if single else x), single
 
 
+class _Windows(NamedTuple):
+    """An input, and where windows lie in it."""
+
+    x: Tensor  # (N, C, ...)
+    single: bool  # it came without N
+    geometry: Geometry
+    outputs: Sizes  # how many windows, per axis
+    ceil_mode: bool
+
+    def attributes(self) -> dict[str, Any]:
+        """Of the recorded operation."""
+        names = ("stride", "padding", "dilation", "kernel_size")
+        return dict(zip(names, self.geometry, strict=True)) | {"ceil_mode": self.ceil_mode}
+
+    def finished(self, out: Tensor) -> Tensor:
+        """The result, without N where the input came without."""
+        return squeeze(out, 0) if self.single else out
+
+
 def _windows(
     name: str,
-    x: Tensor,
+    axes: int,
+    input: TensorLike,
     kernel_size: Size,
     stride: Size | None,
     padding: Size,
     dilation: Size,
     ceil_mode: bool,
-) -> tuple[Geometry, Sizes]:
-    """Where windows lie, and how many."""
-    axes = x.array.ndim - 2
+) -> _Windows:
+    x, single = images(name, axes, input)
     window = sizes(name, "kernel_size", kernel_size, axes, 1)
     step = window if stride in (None, (), []) else sizes(name, "stride", stride, axes, 1)  # type: ignore[arg-type]
     before = sizes(name, "padding", padding, axes, 0)
@@ -329,20 +326,14 @@ def _windows(
     for i, size in enumerate(x.array.shape[2:]):
         if 2 * before[i] > window[i]:
             raise ValueError(f"{name}: padding {before[i]} is more than half of {window[i]}")
-        room = size + 2 * before[i] - spread[i] * (window[i] - 1) - 1
-        if room < 0:
-            raise ShapeError(
-                f"{name}: a window of {spread[i] * (window[i] - 1) + 1} is larger than the input "
-                f"of {size + 2 * before[i]}, padding included (input {x.array.shape})"
-            )
+        padded, reach = size + 2 * before[i], spread[i] * (window[i] - 1) + 1
+        if padded < reach:
+            there = f"the input of {padded}, padding included (input {x.array.shape})"
+            raise ShapeError(f"{name}: a window of {reach} is larger than {there}")
+        room = padded - reach
         count = (-(-room // step[i]) if ceil_mode else room // step[i]) + 1
         outputs.append(count - (ceil_mode and (count - 1) * step[i] >= size + before[i]))
-    return (step, before, spread, window), tuple(outputs)
-
-
-def _attributes(geometry: Geometry, ceil_mode: bool) -> dict[str, Any]:
-    names = ("stride", "padding", "dilation", "kernel_size")
-    return dict(zip(names, geometry, strict=True)) | {"ceil_mode": ceil_mode}
+    return _Windows(x, single, (step, before, spread, window), tuple(outputs), ceil_mode)
 
 
 @functools.cache

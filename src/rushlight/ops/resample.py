@@ -75,7 +75,8 @@ def interpolate(
     result = x
     for axis, n, m, step in sorted(plans, key=lambda plan: plan[2] / plan[1]):  # shrink first
         if mode in _ANY_RANK:
-            result = _nearest(result, axis, m, step, mode == "nearest-exact")
+            order = _nearest(n, m, step, mode == "nearest-exact")
+            result = result if order is None else take(result, axis, order)
         elif n != m or (mode == "bicubic" and not antialias):  # PyTorch leaves other axes alone
             kind = "cubic" if mode == "bicubic" else "linear"
             name = x.array.dtype.name
@@ -91,10 +92,8 @@ def _check(x: Tensor, mode: str, align_corners: bool | None, antialias: bool) ->
     if mode not in _AXES and mode not in _ANY_RANK:
         raise ValueError(f"interpolate: mode {mode!r} is not one of {(*_ANY_RANK, *_AXES)}")
     if not 1 <= axes <= 3 or axes != _AXES.get(mode, axes):
-        raise ShapeError(
-            f"interpolate: input {x.array.shape}, expected (N, C, ...) with "
-            f"{_AXES.get(mode, '1 to 3')} spatial axes for mode {mode!r}"
-        )
+        wanted = f"(N, C, ...) with {_AXES.get(mode, '1 to 3')} spatial axes for mode {mode!r}"
+        raise ShapeError(f"interpolate: input {x.array.shape}, expected {wanted}")
     if align_corners is not None and mode in _ANY_RANK:
         raise ValueError(f"interpolate: align_corners has no meaning in mode {mode!r}")
     if antialias and mode not in ("bilinear", "bicubic"):
@@ -104,22 +103,16 @@ def _check(x: Tensor, mode: str, align_corners: bool | None, antialias: bool) ->
 def _factors(given: Any, axes: int) -> list[float]:
     factors = [float(f) for f in (given if isinstance(given, Sequence) else [given] * axes)]
     if len(factors) != axes or not all(math.isfinite(f) and f > 0 for f in factors):
-        raise ValueError(
-            f"interpolate: scale_factor must be {axes} positive numbers or one, got {given!r}"
-        )
+        raise ValueError(f"interpolate: scale_factor is {axes} positive numbers, got {given!r}")
     return factors
 
 
 # ---- the nearest element ----
 
 
-def _nearest(x: Tensor, axis: int, m: int, step: float | None, exact: bool) -> Tensor:
-    order = _nearest_order(x.array.shape[axis], m, step, exact)
-    return x if order is None else take(x, axis, order)
-
-
 @functools.lru_cache(512)
-def _nearest_order(n: int, m: int, step: float | None, exact: bool) -> Order | None:
+def _nearest(n: int, m: int, step: float | None, exact: bool) -> Order | None:
+    """Which elements to take; None for the same."""
     if not exact and m in (n, 2 * n):  # so PyTorch has it for images
         step = None
     # in float32, as PyTorch does for images, so that both choose the same where it is close

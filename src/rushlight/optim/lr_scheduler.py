@@ -38,20 +38,19 @@ class LambdaLR(LRScheduler):
         return [base * float(factor(self.last_epoch)) for base, factor in pairs]
 
 
-class _Factor(LRScheduler):
-    """Base times a factor that is the same for all groups."""
+class _OfBase(LRScheduler):
+    """A formula of the base and the step that is the same for all groups."""
 
-    def factor_now(self) -> float:
-        """The factor at step `last_epoch`."""
+    def rate(self, base: float) -> float:
+        """The rate at step `last_epoch`."""
         raise NotImplementedError
 
     def get_lr(self) -> list[float]:
-        """Base * factor."""
-        factor = self.factor_now()
-        return [base * factor for base in self.base_lrs]
+        """The rate of every group at step `last_epoch`."""
+        return [self.rate(base) for base in self.base_lrs]
 
 
-class StepLR(_Factor):
+class StepLR(_OfBase):
     """Base * gamma^floor(step / step_size).  Raises: ValueError for a step_size below 1."""
 
     def __init__(
@@ -62,12 +61,12 @@ class StepLR(_Factor):
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch)
 
-    def factor_now(self) -> float:
-        """gamma^floor(step / step_size)."""
-        return self.gamma ** (self.last_epoch // self.step_size)
+    def rate(self, base: float) -> float:
+        """Base * gamma^floor(step / step_size)."""
+        return base * self.gamma ** (self.last_epoch // self.step_size)
 
 
-class MultiStepLR(_Factor):
+class MultiStepLR(_OfBase):
     """Base * gamma^(milestones reached).
 
     Raises: ValueError for no milestones, or such as are no whole numbers from 0 on.
@@ -88,12 +87,12 @@ class MultiStepLR(_Factor):
         self.milestones, self.gamma = sorted(milestones), gamma
         super().__init__(optimizer, last_epoch)
 
-    def factor_now(self) -> float:
-        """gamma^(milestones reached)."""
-        return self.gamma ** bisect_right(self.milestones, self.last_epoch)
+    def rate(self, base: float) -> float:
+        """Base * gamma^(milestones reached)."""
+        return base * self.gamma ** bisect_right(self.milestones, self.last_epoch)
 
 
-class ConstantLR(_Factor):
+class ConstantLR(_OfBase):
     """Base * factor for the first total_iters steps, then base.
 
     Raises: ValueError for a factor outside [0, 1] or negative total_iters.
@@ -111,12 +110,12 @@ class ConstantLR(_Factor):
         self.factor, self.total_iters = factor, total_iters
         super().__init__(optimizer, last_epoch)
 
-    def factor_now(self) -> float:
-        """The factor, or 1."""
-        return self.factor if self.last_epoch < self.total_iters else 1.0
+    def rate(self, base: float) -> float:
+        """Base * factor, or base."""
+        return base * (self.factor if self.last_epoch < self.total_iters else 1.0)
 
 
-class LinearLR(_Factor):
+class LinearLR(_OfBase):
     """Base times a factor that goes in a line from start_factor to end_factor in total_iters steps.
 
     Raises: ValueError for a start_factor outside (0, 1], an end_factor outside [0, 1], or
@@ -139,13 +138,13 @@ class LinearLR(_Factor):
         self.total_iters = total_iters
         super().__init__(optimizer, last_epoch)
 
-    def factor_now(self) -> float:
+    def rate(self, base: float) -> float:
         """On the line, then at its end."""
         share = min(self.last_epoch, self.total_iters) / self.total_iters
-        return line(self.start_factor, self.end_factor, share)
+        return base * line(self.start_factor, self.end_factor, share)
 
 
-class ExponentialLR(_Factor):
+class ExponentialLR(_OfBase):
     """Base * gamma^step.  Raises: ValueError for a negative gamma."""
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
@@ -153,12 +152,12 @@ class ExponentialLR(_Factor):
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def factor_now(self) -> float:
-        """gamma^step."""
-        return float(self.gamma**self.last_epoch)
+    def rate(self, base: float) -> float:
+        """Base * gamma^step."""
+        return base * float(self.gamma**self.last_epoch)
 
 
-class CosineAnnealingLR(LRScheduler):
+class CosineAnnealingLR(_OfBase):
     """eta_min + (base - eta_min) (1 + cos(pi step / T_max)) / 2: down in T_max steps, up again.
 
     Raises: ValueError for T_max below 1.
@@ -172,12 +171,12 @@ class CosineAnnealingLR(LRScheduler):
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[float]:
+    def rate(self, base: float) -> float:
         """On the wave."""
-        return [cosine(base, self.eta_min, self.last_epoch / self.T_max) for base in self.base_lrs]
+        return cosine(base, self.eta_min, self.last_epoch / self.T_max)
 
 
-class CosineAnnealingWarmRestarts(LRScheduler):
+class CosineAnnealingWarmRestarts(_OfBase):
     """Half a cosine from base to eta_min in T_0 steps, then from base again, T_mult times as long.
 
     Raises: ValueError for T_0 or T_mult below 1.
@@ -197,17 +196,17 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self.T_0, self.T_mult, self.eta_min = T_0, T_mult, eta_min
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[float]:
+    def rate(self, base: float) -> float:
         """On the half cosine of the current run."""
         length, done = self.T_0, self.last_epoch
         if self.T_mult == 1:
             done %= length
         while done >= length:
             done, length = done - length, length * self.T_mult
-        return [cosine(base, self.eta_min, done / length) for base in self.base_lrs]
+        return cosine(base, self.eta_min, done / length)
 
 
-class _WithWarmup(LRScheduler):
+class _WithWarmup(_OfBase):
     """A rise to base in warmup_steps, then a curve to min_lr at total_steps; it stays there."""
 
     curve: Callable[[float, float, float], float]
@@ -230,11 +229,8 @@ class _WithWarmup(LRScheduler):
         self.min_lr, self.start_lr = min_lr, start_lr
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[float]:
+    def rate(self, base: float) -> float:
         """In the warm-up, on the curve, or at its end."""
-        return [self._rate(base) for base in self.base_lrs]
-
-    def _rate(self, base: float) -> float:
         step, warmup = self.last_epoch, self.warmup_steps
         if step < warmup and self.start_lr is not None:
             return line(self.start_lr, base, step / warmup)

@@ -144,11 +144,9 @@ class SequentialLR(LRScheduler):
         milestones: Sequence[int],
         last_epoch: int = -1,
     ) -> None:
-        if len(milestones) != len(schedulers) - 1:
-            raise ValueError(
-                f"milestones: {len(schedulers)} schedules need {len(schedulers) - 1}, "
-                f"got {len(milestones)}"
-            )
+        between = len(schedulers) - 1
+        if len(milestones) != between:
+            raise ValueError(f"milestones: expected {between}, got {len(milestones)}")
         for i, milestone in enumerate(milestones):
             check_whole(f"milestones[{i}]", milestone, milestones[i - 1] + 1 if i else 0)
         for scheduler in schedulers:

@@ -19,21 +19,6 @@ from rushlight.data.vision.folder import ImageFolder
 from rushlight.data.vision.idx import read_idx
 from rushlight.data.vision.mix import CutMix, MixUp, cutmix, mixup
 
-__all__ = [
-    "MNIST",
-    "ArrayImages",
-    "CutMix",
-    "DownloadError",
-    "FashionMNIST",
-    "IDXDataset",
-    "ImageFolder",
-    "MixUp",
-    "NpzImages",
-    "cutmix",
-    "default_loader",
-    "download_file",
-    "mixup",
-    "normalized",
-    "read_idx",
-    "transforms",
-]
+__all__ = ["MNIST", "ArrayImages", "FashionMNIST", "IDXDataset", "ImageFolder", "NpzImages"]
+__all__ += ["CutMix", "MixUp", "cutmix", "mixup", "transforms"]
+__all__ += ["DownloadError", "default_loader", "download_file", "normalized", "read_idx"]

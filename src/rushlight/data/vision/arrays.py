@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from rushlight.data.dataset import Dataset, TensorDataset
+from rushlight.data.dataset import TensorDataset
+from rushlight.data.vision.base import Change, LabelledImages, check_channels
 from rushlight.data.vision.download import download_file
 from rushlight.data.vision.idx import find_pair, read_labelled
 from rushlight.data.vision.npz import read_npz
@@ -16,8 +17,6 @@ from rushlight.errors import DtypeError, FormatError, ShapeError
 from rushlight.io.files import PathLike
 from rushlight.kernels import Array
 from rushlight.tensor import Tensor
-
-Transform: TypeAlias = "Callable[[Any], Any] | None"
 
 _AT_ONCE = 1 << 24  # elements that `normalized` converts in one go
 
@@ -38,8 +37,7 @@ def normalized(
         images = images[:, :, :, None]
     n, height, width, channels = images.shape
     m, s = (np.asarray(x, np.float64).reshape(-1) for x in (mean, std))
-    if any(len(x) not in (1, channels) for x in (m, s)):
-        raise ShapeError(f"normalized: {len(m)} means and {len(s)} stds for {channels} channels")
+    check_channels("normalized", m, s, channels)
     if not s.all():
         raise ValueError("normalized: std must not be 0")
     levels = (np.arange(256)[:, None] / 255 - m) / s  # (256, C): what becomes of each byte
@@ -52,7 +50,7 @@ def normalized(
     return Tensor(out)
 
 
-class ArrayImages(Dataset[tuple[Any, Any]]):
+class ArrayImages(LabelledImages):
     """Images in one array, each with a class.
 
     data: (N, H, W) or (N, H, W, C).  targets: (N,) integers. Sample i: (image, class), the image an
@@ -64,25 +62,20 @@ class ArrayImages(Dataset[tuple[Any, Any]]):
         self,
         data: Array,
         targets: Array,
-        transform: Transform = None,
-        target_transform: Transform = None,
+        transform: Change | None = None,
+        target_transform: Change | None = None,
     ) -> None:
         if len(data) != len(targets):
             raise ShapeError(f"{len(data)} images and {len(targets)} labels")
+        super().__init__(transform, target_transform)
         self.data = data
         self.targets = targets
-        self.transform = transform
-        self.target_transform = target_transform
 
     def __len__(self) -> int:
         return len(self.data)
 
-    def __getitem__(self, index: Any) -> tuple[Any, Any]:
-        image, target = self.data[index].copy(), int(self.targets[index])
-        return (
-            image if self.transform is None else self.transform(image),
-            target if self.target_transform is None else self.target_transform(target),
-        )
+    def _labelled(self, index: Any) -> tuple[Any, int]:
+        return self.data[index].copy(), int(self.targets[index])
 
     def to_tensors(
         self, mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0
@@ -101,8 +94,8 @@ class IDXDataset(ArrayImages):
         self,
         images: PathLike,
         labels: PathLike,
-        transform: Transform = None,
-        target_transform: Transform = None,
+        transform: Change | None = None,
+        target_transform: Change | None = None,
     ) -> None:
         super().__init__(*read_labelled(images, labels), transform, target_transform)
 
@@ -133,8 +126,8 @@ class MNIST(IDXDataset):
         self,
         root: PathLike,
         train: bool = True,
-        transform: Transform = None,
-        target_transform: Transform = None,
+        transform: Change | None = None,
+        target_transform: Change | None = None,
         download: bool = False,
     ) -> None:
         name = type(self).__name__
@@ -176,16 +169,8 @@ class FashionMNIST(MNIST):
         "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
     }
     classes = [
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
+        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
     ]
 
 
@@ -204,8 +189,8 @@ class NpzImages(ArrayImages):
         self,
         path: PathLike,
         train: bool = True,
-        transform: Transform = None,
-        target_transform: Transform = None,
+        transform: Change | None = None,
+        target_transform: Change | None = None,
     ) -> None:
         super().__init__(*read_npz(path, train), transform, target_transform)
         self.train = train

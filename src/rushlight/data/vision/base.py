@@ -1,9 +1,15 @@
-"""What all transforms share."""
+"""What all transforms and all sets of images share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence, Sized
+from typing import Any, TypeAlias
+
+from rushlight.data.dataset import Dataset
+from rushlight.data.vision.image import check_image
+from rushlight.errors import ShapeError
+
+Change: TypeAlias = Callable[[Any], Any]
 
 
 class Transform:
@@ -23,6 +29,32 @@ class Transform:
         return f"{type(self).__name__}({given})"
 
 
+class ImageTransform(Transform):
+    """A transform of an array (H, W) or (H, W, C), which it is checked to be."""
+
+    def __call__(self, image: Any) -> Any:
+        """The image, changed."""
+        return self._changed(check_image(type(self).__name__, image))
+
+
+class LabelledImages(Dataset[tuple[Any, Any]]):
+    """Images with classes, both changed on their way out.  Subclasses define `_labelled`."""
+
+    def __init__(self, transform: Change | None, target_transform: Change | None) -> None:
+        self.transform = transform
+        self.target_transform = target_transform
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        image, target = self._labelled(index)
+        return (
+            image if self.transform is None else self.transform(image),
+            target if self.target_transform is None else self.target_transform(target),
+        )
+
+    def _labelled(self, index: int) -> tuple[Any, int]:
+        raise NotImplementedError(f"{type(self).__name__} does not define _labelled")
+
+
 def check_range(
     what: str, name: str, bounds: Sequence[float], above: float | None = None
 ) -> tuple[float, float]:
@@ -34,8 +66,21 @@ def check_range(
     return values[0], values[1]
 
 
+def check_name(what: str, name: str, known: Sequence[str]) -> str:
+    """The name itself.  Raises: ValueError for an unknown one."""
+    if name not in known:
+        raise ValueError(f"{what}: {name!r} is not one of {known}")
+    return name
+
+
 def check_probability(what: str, p: float) -> float:
     """The probability itself.  Raises: ValueError outside of 0 to 1."""
     if not 0 <= p <= 1:
         raise ValueError(f"{what}: p must lie in 0 to 1, got {p!r}")
     return p
+
+
+def check_channels(what: str, mean: Sized, std: Sized, channels: int) -> None:
+    """Raise ShapeError unless means and deviations are one, or one for each channel."""
+    if not {len(mean), len(std)} <= {1, channels}:
+        raise ShapeError(f"{what}: {len(mean)} means and {len(std)} stds for {channels} channels")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rushlight.data.vision import draw
-from rushlight.data.vision.base import Transform, check_range
-from rushlight.data.vision.geometry import affine, check_interpolation
+from rushlight.data.vision.base import Transform, check_name, check_range
+from rushlight.data.vision.geometry import INTERPOLATIONS, affine
 from rushlight.data.vision.image import Fill, channel_count, check_bytes, pillow, through_pillow
 from rushlight.kernels import Array
 
@@ -23,10 +24,8 @@ def grey(image: Array) -> Array:
     (H, W, 3) uint8 -> (H, W) uint8; images of one channel give that channel.
     """
     check_bytes("grey", image, (1, 3))
-    if image.ndim == 2:
-        return image
-    if image.shape[2] == 1:
-        return image[:, :, 0]
+    if channel_count(image) == 1:
+        return image.reshape(image.shape[:2])
     red, green, blue = (image[:, :, c].astype(np.uint32) for c in range(3))
     return ((red * _RED + green * _GREEN + blue * _BLUE + 32768) >> 16).astype(np.uint8)
 
@@ -36,9 +35,7 @@ class Grayscale(Transform):
 
     def __init__(self, num_output_channels: int = 1) -> None:
         if num_output_channels not in (1, 3):
-            raise ValueError(
-                f"Grayscale: num_output_channels is 1 or 3, not {num_output_channels!r}"
-            )
+            raise ValueError(f"Grayscale: to 1 channel or 3, not to {num_output_channels!r}")
         self.num_output_channels = num_output_channels
 
     def _changed(self, image: Array) -> Array:
@@ -48,13 +45,11 @@ class Grayscale(Transform):
 
 def _blend(image: Array, other: float | Array, factor: float) -> Array:
     """Other + factor * (image - other), rounded and cut to 0..255."""
-    if not isinstance(other, np.ndarray):  # a function of the byte alone
-        levels = other + factor * (np.arange(256, dtype=np.float32) - other)
-        table: Array = np.clip(np.rint(levels), 0, 255).astype(np.uint8)
-        return np.take(table, image)
-    mixed = other + np.float32(factor) * (image.astype(np.float32) - other)
-    cut: Array = np.clip(np.rint(mixed), 0, 255).astype(np.uint8)
-    return cut
+    of_byte = not isinstance(other, np.ndarray)  # then a table of 256 says it all
+    levels = (np.arange(256) if of_byte else image).astype(np.float32)
+    mixed = other + np.float32(factor) * (levels - other)
+    cut = np.clip(np.rint(mixed), 0, 255).astype(np.uint8)
+    return np.take(cut, image) if of_byte else cut
 
 
 def adjust_brightness(image: Array, factor: float) -> Array:
@@ -95,25 +90,16 @@ def adjust_hue(image: Array, factor: float) -> Array:
     return through_pillow("adjust_hue", image, change)
 
 
-def _around_one(name: str, value: float | Sequence[float]) -> tuple[float, float] | None:
-    """Bounds of a factor: n means max(0, 1 - n) to 1 + n.  None when there is nothing to do."""
+def _bounds(
+    name: str, value: float | Sequence[float], middle: float, least: float, most: float
+) -> tuple[float, float] | None:
+    """What to draw from: n is n around the middle, from least on.  None for the middle alone."""
     if not isinstance(value, Sequence):
-        if value < 0:
-            raise ValueError(f"ColorJitter: {name} must not be negative, got {value}")
-        bounds = (max(0.0, 1 - float(value)), 1 + float(value))
-    else:
-        bounds = check_range("ColorJitter", name, value)
-        if bounds[0] < 0:
-            raise ValueError(f"ColorJitter: {name} must not be negative, got {value}")
-    return None if bounds == (1.0, 1.0) else bounds
-
-
-def _around_zero(value: float | Sequence[float]) -> tuple[float, float] | None:
-    pair = value if isinstance(value, Sequence) else (-value, value)
-    bounds = check_range("ColorJitter", "hue", pair)
-    if not -0.5 <= bounds[0] <= bounds[1] <= 0.5:
-        raise ValueError(f"ColorJitter: hue must lie in -0.5 to 0.5, got {value}")
-    return None if bounds == (0.0, 0.0) else bounds
+        value = max(middle - value, least), middle + value
+    low, high = check_range("ColorJitter", name, value)
+    if low < least or high > most:
+        raise ValueError(f"ColorJitter: {name} must lie in {least} to {most}, got {value}")
+    return None if low == high == middle else (low, high)
 
 
 class ColorJitter(Transform):
@@ -131,23 +117,19 @@ class ColorJitter(Transform):
         saturation: float | Sequence[float] = 0,
         hue: float | Sequence[float] = 0,
     ) -> None:
-        self.brightness = _around_one("brightness", brightness)
-        self.contrast = _around_one("contrast", contrast)
-        self.saturation = _around_one("saturation", saturation)
-        self.hue = _around_zero(hue)
+        self.brightness = _bounds("brightness", brightness, 1, 0, math.inf)
+        self.contrast = _bounds("contrast", contrast, 1, 0, math.inf)
+        self.saturation = _bounds("saturation", saturation, 1, 0, math.inf)
+        self.hue = _bounds("hue", hue, 0, -0.5, 0.5)
 
     def _changed(self, image: Array) -> Array:
         check_bytes("ColorJitter", image, (1, 3))
-        steps: list[tuple[Callable[[Array, float], Array], tuple[float, float] | None]] = [
-            (adjust_brightness, self.brightness),
-            (adjust_contrast, self.contrast),
-            (adjust_saturation, self.saturation),
-            (adjust_hue, self.hue),
-        ]
+        changes = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+        bounds = (self.brightness, self.contrast, self.saturation, self.hue)
         for i in draw.order(4):
-            change, bounds = steps[i]
-            if bounds is not None:
-                image = change(image, draw.uniform(*bounds))
+            drawn_from = bounds[i]
+            if drawn_from is not None:
+                image = changes[i](image, draw.uniform(*drawn_from))
         return image
 
 
@@ -172,6 +154,11 @@ _OPERATIONS = {
     "autocontrast": (0.0, False),
     "equalize": (0.0, False),
 }
+_FACTORS = {
+    "brightness": adjust_brightness,
+    "color": adjust_saturation,
+    "contrast": adjust_contrast,
+}
 
 
 class RandAugment(Transform):
@@ -183,19 +170,14 @@ class RandAugment(Transform):
     """
 
     def __init__(
-        self,
-        num_ops: int = 2,
-        magnitude: int = 9,
-        interpolation: str = "nearest",
-        fill: Fill = 0,
+        self, num_ops: int = 2, magnitude: int = 9, interpolation: str = "nearest", fill: Fill = 0
     ) -> None:
         if not 0 <= magnitude <= _STEPS:
             raise ValueError(f"RandAugment: magnitude must lie in 0 to {_STEPS}, got {magnitude}")
         if num_ops < 0:
             raise ValueError(f"RandAugment: num_ops must not be negative, got {num_ops}")
-        self.num_ops = num_ops
-        self.magnitude = magnitude
-        self.interpolation = check_interpolation("RandAugment", interpolation)
+        self.num_ops, self.magnitude = num_ops, magnitude
+        self.interpolation = check_name("RandAugment", interpolation, INTERPOLATIONS)
         self.fill = fill
 
     def _changed(self, image: Array) -> Array:
@@ -216,7 +198,6 @@ def augment(
 ) -> Array:
     """One change of RandAugment, by name, as the table above says what `amount` is."""
     height, width = check_bytes("RandAugment", image, (1, 3)).shape[:2]
-    rest = {"interpolation": interpolation, "fill": fill}
     degrees = float(np.degrees(np.arctan(amount)))
     moves: dict[str, dict[str, Any]] = {
         "shear_x": {"shear": (degrees, 0.0), "center": (0.0, 0.0)},
@@ -226,14 +207,9 @@ def augment(
         "rotate": {"angle": -amount},
     }
     if name in moves:
-        return affine(image, **moves[name], **rest)  # type: ignore[arg-type]
-    factors = {
-        "brightness": adjust_brightness,
-        "color": adjust_saturation,
-        "contrast": adjust_contrast,
-    }
-    if name in factors:
-        return factors[name](image, 1 + amount)
+        return affine(image, interpolation=interpolation, fill=fill, **moves[name])
+    if name in _FACTORS:
+        return _FACTORS[name](image, 1 + amount)
     if name == "identity":
         return image
     if name == "posterize":

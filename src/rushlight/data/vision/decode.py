@@ -30,10 +30,8 @@ def default_loader(path: str) -> Array:
                 return _rgb(picture)
         except image.UnidentifiedImageError:
             raise FormatError(f"{path}: not an image of a kind that Pillow knows") from None
-        except (*_DAMAGE, struct.error, zlib.error, image.DecompressionBombError) as error:
-            raise FormatError(f"{path}: damaged image: {error}") from error
-        except OSError as error:
-            if error.errno is not None:  # the disk, not the contents
+        except (*_DAMAGE, struct.error, zlib.error, image.DecompressionBombError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # the disk, not the contents
                 raise
             raise FormatError(f"{path}: damaged image: {error}") from error
 

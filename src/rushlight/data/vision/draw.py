@@ -7,6 +7,7 @@ number and kind of workers.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 from rushlight import kernels
 from rushlight.random import current
@@ -34,6 +35,20 @@ def below(count: int) -> int:
     if count <= 1:
         return 0
     return int(kernels.random_integers((1,), current().state, 0, count)[0])
+
+
+def rectangles(
+    pixels: int, scale: Sequence[float], ratio: Sequence[float]
+) -> Iterator[tuple[int, int]]:
+    """Ten pairs of sides, of an area within `scale` as a part of so many pixels.
+
+    The first side divided by the second lies in `ratio`, evenly in its logarithm.
+    """
+    low, high = (math.log(r) for r in ratio)
+    for a, r in zip(uniforms(10), uniforms(10), strict=True):
+        area = pixels * (scale[0] + a * (scale[1] - scale[0]))
+        aspect = math.exp(low + r * (high - low))
+        yield round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
 
 
 def order(count: int) -> list[int]:

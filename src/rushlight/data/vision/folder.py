@@ -8,23 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
-from rushlight.data.dataset import Dataset
+from rushlight.data.vision.base import Change, LabelledImages
 from rushlight.data.vision.decode import default_loader
 from rushlight.errors import ConfigError, FormatError
 from rushlight.io.files import PathLike
 
-EXTENSIONS = (
-    ".jpg",
-    ".jpeg",
-    ".png",
-    ".bmp",
-    ".gif",
-    ".pgm",
-    ".ppm",
-    ".tif",
-    ".tiff",
-    ".webp",
-)
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
 
 
 def has_image_extension(path: str) -> bool:
@@ -32,7 +21,7 @@ def has_image_extension(path: str) -> bool:
     return path.lower().endswith(EXTENSIONS)
 
 
-class ImageFolder(Dataset[tuple[Any, Any]]):
+class ImageFolder(LabelledImages):
     """Images in `root/<class>/**`, classes and files in the order of their names.
 
     Sample i: (image, class), `loader(path)` passed through `transform`, and the class's number
@@ -53,17 +42,16 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
     def __init__(
         self,
         root: PathLike,
-        transform: Callable[[Any], Any] | None = None,
-        target_transform: Callable[[Any], Any] | None = None,
+        transform: Change | None = None,
+        target_transform: Change | None = None,
         loader: Callable[[str], Any] = default_loader,
         is_valid_file: Callable[[str], bool] | None = None,
         on_error: str = "skip",
     ) -> None:
         if on_error not in ("skip", "raise"):
             raise ConfigError(f'ImageFolder: on_error is "skip" or "raise", not {on_error!r}')
+        super().__init__(transform, target_transform)
         self.root = os.fspath(root)
-        self.transform = transform
-        self.target_transform = target_transform
         self.loader = loader
         self.on_error = on_error
         self.skipped: dict[str, str] = {}
@@ -86,13 +74,6 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        image, target = self._readable(index)
-        return (
-            image if self.transform is None else self.transform(image),
-            target if self.target_transform is None else self.target_transform(target),
-        )
-
     def verify(self, num_threads: int = 4) -> dict[str, str]:
         """Read every file; what was unreadable, from path to reason.
 
@@ -101,17 +82,17 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         Raises: FormatError, also when a class has no image left.
         """
 
-        def reason(path: str) -> str | None:
+        def reason(path: str) -> str:
             try:
                 self.loader(path)
             except Exception as error:
                 return unreadable(error)
-            return None
+            return ""
 
         paths = [path for path, _ in self.samples]
         with ThreadPoolExecutor(num_threads) as pool:
-            found = dict(zip(paths, pool.map(reason, paths), strict=True))
-        bad = {path: why for path, why in found.items() if why is not None}
+            found = zip(paths, pool.map(reason, paths), strict=True)
+            bad = {path: why for path, why in found if why}
         if bad and self.on_error == "raise":
             self._fail(bad)
         self.skipped.update(bad)
@@ -119,7 +100,7 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         self._check_classes("without readable images")
         return bad
 
-    def _readable(self, index: int) -> tuple[Any, int]:
+    def _labelled(self, index: int) -> tuple[Any, int]:
         count = len(self.samples)
         if not -count <= index < count:
             raise IndexError(f"ImageFolder: index {index} of {count} samples")
@@ -132,15 +113,13 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
             except Exception as error:  # `unreadable` raises what is not the file's fault
                 why = unreadable(error)
                 if self.on_error == "raise":
-                    raise FormatError(why if path in why else f"{path}: {why}") from error
+                    raise FormatError(located(path, why)) from error
                 self.skipped[path] = why
                 warnings.warn(f"skipped an unreadable image: {path}: {why}", stacklevel=3)
         return self._fail(self.skipped)
 
     def _fail(self, bad: dict[str, str]) -> NoReturn:
-        shown = "".join(
-            f"\n  {why if path in why else f'{path}: {why}'}" for path, why in bad.items()
-        )
+        shown = "".join(f"\n  {located(path, why)}" for path, why in bad.items())
         raise FormatError(f"{self.root}: {len(bad)} of {len(self)} images cannot be read:{shown}")
 
     def _check_classes(self, what: str) -> None:
@@ -152,12 +131,15 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
 
 def unreadable(error: Exception) -> str:
     """Why a file is unreadable.  Raises the error again when the file is not to blame."""
-    blames_file = isinstance(error, ValueError | SyntaxError | EOFError) or (
-        isinstance(error, OSError) and error.errno is None
-    )
-    if not blames_file:
+    of_system = isinstance(error, OSError) and error.errno is not None
+    if of_system or not isinstance(error, ValueError | SyntaxError | EOFError | OSError):
         raise error
     return str(error) or type(error).__name__
+
+
+def located(path: str, why: str) -> str:
+    """The reason with the path, once."""
+    return why if path in why else f"{path}: {why}"
 
 
 def _class_names(root: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rushlight.data.vision import draw
-from rushlight.data.vision.base import Transform, check_probability, check_range
+from rushlight.data.vision.base import ImageTransform, check_name, check_probability, check_range
 from rushlight.data.vision.image import (
     Fill,
     channel_count,
@@ -23,25 +23,24 @@ from rushlight.kernels import Array
 
 Size: TypeAlias = "int | Sequence[int]"
 
-_INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 _MODES = ("constant", "edge", "reflect", "symmetric")
 
 
+def _integers(what: str, name: str, given: Size, counts: tuple[int, ...], least: int) -> list[int]:
+    """As many as the last count, of one number or several.  Raises: ValueError."""
+    values = [*given] if isinstance(given, Sequence) else [given]
+    fit = all(isinstance(x, numbers.Integral) and x >= least for x in values)
+    if len(values) not in counts or not fit:
+        wanted = " or ".join(map(str, counts))
+        raise ValueError(f"{what}: {name} must be {wanted} integers from {least} on, got {given!r}")
+    return [int(x) for x in values] * (counts[-1] // len(values))
+
+
 def _pair(what: str, size: Size) -> tuple[int, int]:
-    """(height, width) of one number or two.  Raises: ValueError unless both are positive."""
-    values = tuple(size) if isinstance(size, Sequence) else (size,)
-    if len(values) == 1:
-        values *= 2
-    if len(values) != 2 or any(not isinstance(x, numbers.Integral) or x < 1 for x in values):
-        raise ValueError(f"{what}: size must be one or two positive integers, got {size!r}")
-    return int(values[0]), int(values[1])
-
-
-def check_interpolation(what: str, name: str) -> str:
-    """The name itself.  Raises: ValueError for an unknown one."""
-    if name not in _INTERPOLATIONS:
-        raise ValueError(f"{what}: interpolation is one of {_INTERPOLATIONS}, not {name!r}")
-    return name
+    """(height, width) of one number or two."""
+    height, width = _integers(what, "size", size, (1, 2), 1)
+    return height, width
 
 
 def resize(image: Array, height: int, width: int, interpolation: str = "bilinear") -> Array:
@@ -57,13 +56,12 @@ def resize(image: Array, height: int, width: int, interpolation: str = "bilinear
     if interpolation == "nearest":
         rows = (2 * np.arange(height) + 1) * old_height // (2 * height)
         columns = (2 * np.arange(width) + 1) * old_width // (2 * width)
-        picked: Array = image[rows[:, None], columns]
-        return picked
+        return np.asarray(image[rows[:, None], columns])
     how = getattr(pillow("Resize").Resampling, interpolation.upper())
     return through_pillow("Resize", image, lambda x, _: x.resize((width, height), how))
 
 
-class Resize(Transform):
+class Resize(ImageTransform):
     """To a size: (height, width), or one number for the shorter side, keeping the aspect.
 
     interpolation: "bilinear", "bicubic" (both need Pillow) or "nearest".
@@ -72,10 +70,10 @@ class Resize(Transform):
     def __init__(self, size: Size, interpolation: str = "bilinear") -> None:
         _pair("Resize", size)
         self.size = size
-        self.interpolation = check_interpolation("Resize", interpolation)
+        self.interpolation = check_name("Resize", interpolation, INTERPOLATIONS)
 
     def _changed(self, image: Array) -> Array:
-        height, width = check_image("Resize", image).shape[:2]
+        height, width = image.shape[:2]
         if isinstance(self.size, Sequence) and len(self.size) == 2:
             new = _pair("Resize", self.size)
         else:
@@ -100,22 +98,11 @@ def _pad(what: str, image: Array, sides: tuple[int, int, int, int], fill: Fill, 
 
 def _sides(what: str, padding: Size) -> tuple[int, int, int, int]:
     """Left, top, right, bottom of one number, (left and right, top and bottom), or all four."""
-    values = tuple(padding) if isinstance(padding, Sequence) else (padding,)
-    if len(values) not in (1, 2, 4) or any(
-        not isinstance(x, numbers.Integral) or x < 0 for x in values
-    ):
-        raise ValueError(f"{what}: padding must be 1, 2 or 4 integers from 0 on, got {padding!r}")
-    left, top, right, bottom = (int(x) for x in values * (4 // len(values)))
+    left, top, right, bottom = _integers(what, "padding", padding, (1, 2, 4), 0)
     return left, top, right, bottom
 
 
-def _padding_mode(what: str, mode: str) -> str:
-    if mode not in _MODES:
-        raise ValueError(f"{what}: padding_mode is one of {_MODES}, not {mode!r}")
-    return mode
-
-
-class Pad(Transform):
+class Pad(ImageTransform):
     """Pixels around: padding for all sides, (left and right, top and bottom), or four sides.
 
     fill: for padding_mode "constant", one value or one for each channel. "edge" repeats the last
@@ -124,34 +111,31 @@ class Pad(Transform):
 
     def __init__(self, padding: Size, fill: Fill = 0, padding_mode: str = "constant") -> None:
         _sides("Pad", padding)
-        self.padding = padding
-        self.fill = fill
-        self.padding_mode = _padding_mode("Pad", padding_mode)
+        self.padding, self.fill = padding, fill
+        self.padding_mode = check_name("Pad", padding_mode, _MODES)
 
     def _changed(self, image: Array) -> Array:
-        check_image("Pad", image)
         return _pad("Pad", image, _sides("Pad", self.padding), self.fill, self.padding_mode)
 
 
-class CenterCrop(Transform):
+class CenterCrop(ImageTransform):
     """The middle, of size (height, width) or square; what an image lacks is filled with 0."""
 
     def __init__(self, size: Size) -> None:
         self.size = _pair("CenterCrop", size)
 
     def _changed(self, image: Array) -> Array:
-        height, width = check_image("CenterCrop", image).shape[:2]
-        need_y, need_x = max(0, self.size[0] - height), max(0, self.size[1] - width)
+        height, width = image.shape[:2]
+        y, x = self.size
+        need_y, need_x = max(0, y - height), max(0, x - width)
         if need_y or need_x:
             sides = (need_x // 2, need_y // 2, need_x - need_x // 2, need_y - need_y // 2)
             image = _pad("CenterCrop", image, sides, 0, "constant")
-            height, width = image.shape[:2]
-        top = round((height - self.size[0]) / 2)
-        left = round((width - self.size[1]) / 2)
-        return image[top : top + self.size[0], left : left + self.size[1]]
+        top, left = round(max(0, height - y) / 2), round(max(0, width - x) / 2)
+        return image[top : top + y, left : left + x]
 
 
-class RandomCrop(Transform):
+class RandomCrop(ImageTransform):
     """A part of size (height, width), or square, anywhere in the image once it is padded.
 
     padding, fill, padding_mode: as of `Pad`. pad_if_needed: pad smaller images on both sides until
@@ -169,13 +153,10 @@ class RandomCrop(Transform):
         self.size = _pair("RandomCrop", size)
         if padding is not None:
             _sides("RandomCrop", padding)
-        self.padding = padding
-        self.pad_if_needed = pad_if_needed
-        self.fill = fill
-        self.padding_mode = _padding_mode("RandomCrop", padding_mode)
+        self.padding, self.pad_if_needed, self.fill = padding, pad_if_needed, fill
+        self.padding_mode = check_name("RandomCrop", padding_mode, _MODES)
 
     def _changed(self, image: Array) -> Array:
-        check_image("RandomCrop", image)
         if self.padding is not None:
             sides = _sides("RandomCrop", self.padding)
             image = _pad("RandomCrop", image, sides, self.fill, self.padding_mode)
@@ -193,7 +174,7 @@ class RandomCrop(Transform):
         return image[top : top + y, left : left + x]
 
 
-class RandomResizedCrop(Transform):
+class RandomResizedCrop(ImageTransform):
     """A part of random area and aspect, resized to a size (height, width), or square.
 
     scale: bounds of its area as a part of the image's. ratio: bounds of width / height, drawn
@@ -211,63 +192,51 @@ class RandomResizedCrop(Transform):
         self.size = _pair("RandomResizedCrop", size)
         self.scale = check_range("RandomResizedCrop", "scale", scale, 0)
         self.ratio = check_range("RandomResizedCrop", "ratio", ratio, 0)
-        self.interpolation = check_interpolation("RandomResizedCrop", interpolation)
+        self.interpolation = check_name("RandomResizedCrop", interpolation, INTERPOLATIONS)
 
     def _changed(self, image: Array) -> Array:
-        height, width = check_image("RandomResizedCrop", image).shape[:2]
+        height, width = image.shape[:2]
         top, left, y, x = self._part(height, width)
         return resize(image[top : top + y, left : left + x], *self.size, self.interpolation)
 
     def _part(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Top, left, height and width."""
-        low, high = (math.log(r) for r in self.ratio)
-        for a, r in zip(draw.uniforms(10), draw.uniforms(10), strict=True):
-            area = height * width * (self.scale[0] + a * (self.scale[1] - self.scale[0]))
-            aspect = math.exp(low + r * (high - low))
-            x, y = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        for x, y in draw.rectangles(height * width, self.scale, self.ratio):
             if 0 < x <= width and 0 < y <= height:
                 return draw.below(height - y + 1), draw.below(width - x + 1), y, x
-        if width / height < self.ratio[0]:
-            x, y = width, max(1, round(width / self.ratio[0]))
-        elif width / height > self.ratio[1]:
-            x, y = max(1, round(height * self.ratio[1])), height
-        else:
-            x, y = width, height
-        x, y = min(x, width), min(y, height)
+        x = min(width, max(1, round(height * self.ratio[1])))
+        y = min(height, max(1, round(width / self.ratio[0])))
         return (height - y) // 2, (width - x) // 2, y, x
 
 
-class RandomHorizontalFlip(Transform):
+class _RandomFlip(ImageTransform):
+    turned: Any  # the index that exchanges the sides
+
+    def __init__(self, p: float = 0.5) -> None:
+        self.p = check_probability(type(self).__name__, p)
+
+    def _changed(self, image: Array) -> Array:
+        return np.ascontiguousarray(image[self.turned]) if draw.uniform() < self.p else image
+
+
+class RandomHorizontalFlip(_RandomFlip):
     """Left and right exchanged, with probability p."""
 
-    def __init__(self, p: float = 0.5) -> None:
-        self.p = check_probability("RandomHorizontalFlip", p)
-
-    def _changed(self, image: Array) -> Array:
-        check_image("RandomHorizontalFlip", image)
-        return np.ascontiguousarray(image[:, ::-1]) if draw.uniform() < self.p else image
+    turned = np.s_[:, ::-1]
 
 
-class RandomVerticalFlip(Transform):
+class RandomVerticalFlip(_RandomFlip):
     """Top and bottom exchanged, with probability p."""
 
-    def __init__(self, p: float = 0.5) -> None:
-        self.p = check_probability("RandomVerticalFlip", p)
-
-    def _changed(self, image: Array) -> Array:
-        check_image("RandomVerticalFlip", image)
-        return np.ascontiguousarray(image[::-1]) if draw.uniform() < self.p else image
+    turned = np.s_[::-1]
 
 
 def _degrees(what: str, degrees: float | Sequence[float]) -> tuple[float, float]:
-    if not isinstance(degrees, Sequence):
-        if degrees < 0:
-            raise ValueError(f"{what}: one number of degrees means -n to n, got {degrees}")
-        return -float(degrees), float(degrees)
-    return check_range(what, "degrees", degrees)
+    bounds = degrees if isinstance(degrees, Sequence) else (0.0 - degrees, degrees)
+    return check_range(what, "degrees", bounds)
 
 
-class RandomRotation(Transform):
+class RandomRotation(ImageTransform):
     """Turned about its centre by an angle drawn from `degrees`: (low, high), or n for -n to n.
 
     A positive angle turns to the left. expand: enlarge the image to hold all of it. center: (x, y)
@@ -283,10 +252,8 @@ class RandomRotation(Transform):
         fill: Fill = 0,
     ) -> None:
         self.degrees = _degrees("RandomRotation", degrees)
-        self.interpolation = check_interpolation("RandomRotation", interpolation)
-        self.expand = expand
-        self.center = center
-        self.fill = fill
+        self.interpolation = check_name("RandomRotation", interpolation, INTERPOLATIONS)
+        self.expand, self.center, self.fill = expand, center, fill
 
     def _changed(self, image: Array) -> Array:
         angle = draw.uniform(*self.degrees)
@@ -331,7 +298,7 @@ def affine(
     return through_pillow("affine", image, change, fill)
 
 
-class RandomAffine(Transform):
+class RandomAffine(ImageTransform):
     """Turned, moved, scaled and sheared at random, about its centre, at the same size.
 
     degrees: as of `RandomRotation`, but positive turns to the right. translate: (a, b), moves of up
@@ -351,19 +318,16 @@ class RandomAffine(Transform):
         center: Sequence[float] | None = None,
     ) -> None:
         self.degrees = _degrees("RandomAffine", degrees)
-        if translate is not None and (
-            len(translate) != 2 or any(not 0 <= t <= 1 for t in translate)
-        ):
+        if translate is not None and [0 <= t <= 1 for t in translate] != [True, True]:
             raise ValueError(f"RandomAffine: translate is two parts of the size, got {translate}")
         self.translate = translate
         self.scale = None if scale is None else check_range("RandomAffine", "scale", scale, 0)
         self.shear = _shear(shear)
-        self.interpolation = check_interpolation("RandomAffine", interpolation)
-        self.fill = fill
-        self.center = center
+        self.interpolation = check_name("RandomAffine", interpolation, INTERPOLATIONS)
+        self.fill, self.center = fill, center
 
     def _changed(self, image: Array) -> Array:
-        height, width = check_image("RandomAffine", image).shape[:2]
+        height, width = image.shape[:2]
         angle = draw.uniform(*self.degrees)
         move = (0, 0)
         if self.translate is not None:
@@ -376,12 +340,8 @@ class RandomAffine(Transform):
 
 def _shear(shear: float | Sequence[float] | None) -> list[tuple[float, float]]:
     """Bounds along x and along y."""
-    if shear is None:
-        return [(0.0, 0.0), (0.0, 0.0)]
-    if not isinstance(shear, Sequence):
-        return [_degrees("RandomAffine", shear), (0.0, 0.0)]
-    values = tuple(shear)
+    values = tuple(shear) if isinstance(shear, Sequence) else _degrees("RandomAffine", shear or 0)
     if len(values) not in (2, 4):
         raise ValueError(f"RandomAffine: shear is one, two or four numbers, got {shear!r}")
-    bounds = [check_range("RandomAffine", "shear", values[i : i + 2]) for i in (0, 2) if values[i:]]
-    return bounds if len(bounds) == 2 else [*bounds, (0.0, 0.0)]
+    both = values[:2], values[2:] or (0.0, 0.0)
+    return [check_range("RandomAffine", "shear", bounds) for bounds in both]

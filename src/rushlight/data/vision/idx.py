@@ -56,14 +56,11 @@ def _read(path: str, file: BinaryIO) -> Array:
     dtype = np.dtype(_DTYPES[magic[2]])
     size = math.prod(shape) * dtype.itemsize
     data = _at_most(file, size)
+    needs = f"shape {shape} needs {size} bytes of data"
     if len(data) < size:
-        raise FormatError(
-            f"{path}: truncated: shape {shape} needs {size} bytes of data, the file has {len(data)}"
-        )
+        raise FormatError(f"{path}: truncated: {needs}, the file has {len(data)}")
     if file.read(1):
-        raise FormatError(
-            f"{path}: too long: shape {shape} needs {size} bytes of data, more follow"
-        )
+        raise FormatError(f"{path}: too long: {needs}, more follow")
     return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
@@ -83,9 +80,7 @@ def read_labelled(images: PathLike, labels: PathLike) -> tuple[Array, Array]:
     x = _of_kind(images, 3, "images")
     y = _of_kind(labels, 1, "labels")
     if len(x) != len(y):
-        raise FormatError(
-            f"{os.fspath(images)} has {len(x)} images, {os.fspath(labels)} has {len(y)} labels"
-        )
+        raise FormatError(f"{images} has {len(x)} images, {labels} has {len(y)} labels")
     return x, y.astype(np.int64)
 
 
@@ -93,7 +88,7 @@ def _of_kind(path: PathLike, axes: int, what: str) -> Array:
     array = read_idx(path)
     if array.ndim != axes or array.dtype != np.uint8:
         raise FormatError(
-            f"{os.fspath(path)}: {array.dtype} of shape {array.shape}; {what} are uint8 with "
+            f"{path}: {array.dtype} of shape {array.shape}; {what} are uint8 with "
             f"{axes} axes (magic number 0x0000080{axes}). Are images and labels swapped?"
         )
     return array
@@ -112,10 +107,8 @@ def find_pair(root: PathLike, name: str, train: bool) -> tuple[str, str]:
         if found[0] and found[1]:
             return found[0], found[1]
     names = f"{split}-images-idx3-ubyte and {split}-labels-idx1-ubyte, with .gz or without"
-    raise FileNotFoundError(
-        f"{name}: found no {names}, in {' or '.join(folders)}. Put them there, or pass "
-        "download=True"
-    )
+    places = " or ".join(folders)
+    raise FileNotFoundError(f"{name}: found no {names}, in {places}; download=True fetches them")
 
 
 def _find(folder: str, stem: str) -> str | None:

@@ -32,11 +32,8 @@ def check_image(what: str, image: Any) -> Array:
         hint = "it belongs before ToTensor" if kind == "Tensor" else "np.asarray(image) makes one"
         raise TypeError(f"{what}: expected a NumPy array (H, W) or (H, W, C), got {kind}; {hint}")
     if image.ndim not in (2, 3) or 0 in image.shape:
-        raise ShapeError(
-            f"{what}: expected an image (H, W) or (H, W, C) with pixels, got {image.shape}"
-        )
-    array: Array = image
-    return array
+        raise ShapeError(f"{what}: expected (H, W) or (H, W, C) with pixels, got {image.shape}")
+    return image
 
 
 def check_bytes(what: str, image: Any, channels: tuple[int, ...] = ()) -> Array:
@@ -80,10 +77,9 @@ def through_pillow(
     values = fills(what, fill, channel_count(image))
     if image.dtype == np.uint8:
         values = tuple(round(x) for x in values)
-    if image.ndim == 2:
-        return np.array(change(picture_of(np.ascontiguousarray(image)), values[0]))
-    if image.shape[2] == 3 and image.dtype == np.uint8:
-        return np.array(change(picture_of(np.ascontiguousarray(image)), values))
+    if image.ndim == 2 or (image.shape[2] == 3 and image.dtype == np.uint8):
+        fill = values[0] if image.ndim == 2 else values
+        return np.array(change(picture_of(np.ascontiguousarray(image)), fill))
     planes = [
         np.asarray(change(picture_of(np.ascontiguousarray(image[:, :, c])), values[c]))
         for c in range(image.shape[2])

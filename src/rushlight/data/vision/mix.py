@@ -28,8 +28,7 @@ def mixup(x: Tensor, y: Tensor, num_classes: int, alpha: float = 1.0) -> tuple[T
     targets = _check("mixup", x, y, num_classes, alpha, None)
     lam, other = draw.beta(alpha), draw.order(len(x))
     images = x.array
-    mixed = np.empty_like(images)
-    np.multiply(images, images.dtype.type(lam), out=mixed)
+    mixed = images * images.dtype.type(lam)
     mixed += images.dtype.type(1 - lam) * images[other]
     return Tensor(mixed), _mixed_targets(targets, other, lam)
 
@@ -69,15 +68,11 @@ def _check(what: str, x: Tensor, y: Tensor, num_classes: int, alpha: float, axes
     if labels.ndim == 2 and labels.dtype.kind == "f" and labels.shape[1] == num_classes:
         return labels.astype(np.float32)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ShapeError(
-            f"{what}: expected labels (N,) of integers or (N, {num_classes}) of floats, got "
-            f"{labels.shape} of {y.dtype}"
-        )
+        wanted = f"labels (N,) of integers or (N, {num_classes}) of floats"
+        raise ShapeError(f"{what}: expected {wanted}, got {labels.shape} of {y.dtype}")
     if labels.size and (labels.min() < 0 or labels.max() >= num_classes):
-        raise IndexError(
-            f"{what}: classes from {labels.min()} to {labels.max()}, expected 0 to "
-            f"{num_classes - 1}"
-        )
+        found = f"{labels.min()} to {labels.max()}"
+        raise IndexError(f"{what}: classes from {found}, expected 0 to {num_classes - 1}")
     soft = np.zeros((len(labels), num_classes), np.float32)
     soft[np.arange(len(labels)), labels] = 1
     return soft
@@ -93,18 +88,18 @@ class MixUp(Transform):
     Returns `mixup`'s two tensors. What it draws belongs to the batch, whoever makes it.
     """
 
+    mix = staticmethod(mixup)
+
     def __init__(self, *, alpha: float = 1.0, num_classes: int) -> None:
         self.alpha = alpha
         self.num_classes = num_classes
 
     def _changed(self, samples: Sequence[Any]) -> tuple[Tensor, Tensor]:
         x, y = default_collate(samples)
-        return mixup(x, y, self.num_classes, self.alpha)
+        return self.mix(x, y, self.num_classes, self.alpha)
 
 
 class CutMix(MixUp):
     """The same with `cutmix`."""
 
-    def _changed(self, samples: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        x, y = default_collate(samples)
-        return cutmix(x, y, self.num_classes, self.alpha)
+    mix = staticmethod(cutmix)

@@ -15,13 +15,8 @@ from rushlight.kernels import Array
 
 _SPLIT = [("x_{}", "y_{}"), ("X_{}", "Y_{}"), ("X_{}", "y_{}"), ("{}_images", "{}_labels")]
 _WHOLE = [
-    ("images", "labels"),
-    ("x", "y"),
-    ("X", "Y"),
-    ("X", "y"),
-    ("data", "targets"),
-    ("data", "labels"),
-    ("arr_0", "arr_1"),
+    *(("images", "labels"), ("x", "y"), ("X", "Y"), ("X", "y")),
+    *(("data", "targets"), ("data", "labels"), ("arr_0", "arr_1")),
 ]
 
 
@@ -40,21 +35,19 @@ def read_npz(path: PathLike, train: bool) -> tuple[Array, Array]:
             raise
         except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError) as error:
             raise FormatError(f"{path}: damaged npz file: {error}") from error
-    images, labels = _images(f"{path}: {first}", x), _labels(f"{path}: {second}", y)
-    if len(images) != len(labels):
-        raise FormatError(
-            f"{path}: {len(images)} images in {first}, {len(labels)} labels in {second}"
-        )
-    return images, labels
+    x, y = _images(f"{path}: {first}", x), _labels(f"{path}: {second}", y)
+    if len(x) != len(y):
+        raise FormatError(f"{path}: {len(x)} images in {first}, {len(y)} labels in {second}")
+    return x, y
 
 
 def _names(path: str, held: list[str], train: bool) -> tuple[str, str]:
     split = "train" if train else "test"
-    pairs = [(a.format(split), b.format(split)) for a, b in _SPLIT]
-    for pair in pairs + (_WHOLE if train else []):
+    pairs = [(a.format(split), b.format(split)) for a, b in _SPLIT] + (_WHOLE if train else [])
+    for pair in pairs:
         if all(name in held for name in pair):
             return pair
-    wanted = ", ".join(" and ".join(pair) for pair in pairs + (_WHOLE if train else []))
+    wanted = ", ".join(" and ".join(pair) for pair in pairs)
     raise FormatError(f"{path}: holds {', '.join(held) or 'nothing'}; expected one of: {wanted}")
 
 
@@ -64,10 +57,8 @@ def _images(where: str, x: Any) -> Array:
     if x.ndim == 4 and x.shape[3] not in (1, 2, 3, 4) and x.shape[1] in (1, 2, 3, 4):
         x = x.transpose(0, 2, 3, 1)
     elif x.ndim != 3 and not (x.ndim == 4 and x.shape[3] in (1, 2, 3, 4)):
-        raise FormatError(
-            f"{where} has shape {x.shape}; expected (N, H, W), (N, H, W, C) or (N, C, H, W) with "
-            "1 to 4 channels"
-        )
+        wanted = "(N, H, W), (N, H, W, C) or (N, C, H, W) with 1 to 4 channels"
+        raise FormatError(f"{where} has shape {x.shape}; expected {wanted}")
     if x.dtype.kind == "f":
         return np.ascontiguousarray(x, np.float32)
     if x.dtype.kind not in "iu":
@@ -84,5 +75,4 @@ def _labels(where: str, y: Any) -> Array:
         y = y[:, 0]
     if y.ndim != 1:
         raise FormatError(f"{where} has shape {y.shape}; expected labels (N,) or (N, 1)")
-    labels: Array = y.astype(np.int64)
-    return labels
+    return np.asarray(y, np.int64)

@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from rushlight.data.vision import draw
-from rushlight.data.vision.base import Transform, check_probability, check_range
+from rushlight.data.vision.base import (
+    ImageTransform,
+    Transform,
+    check_channels,
+    check_probability,
+    check_range,
+)
 from rushlight.data.vision.colour import (
     ColorJitter,
     Grayscale,
@@ -36,41 +42,16 @@ from rushlight.data.vision.geometry import (
     Resize,
     affine,
 )
-from rushlight.data.vision.image import check_image
 from rushlight.data.vision.mix import CutMix, MixUp, cutmix, mixup
 from rushlight.errors import DtypeError, ShapeError
 from rushlight.kernels import Array
 from rushlight.tensor import Tensor
 
-__all__ = [
-    "CenterCrop",
-    "ColorJitter",
-    "Compose",
-    "CutMix",
-    "Grayscale",
-    "Lambda",
-    "MixUp",
-    "Normalize",
-    "Pad",
-    "RandAugment",
-    "RandomAffine",
-    "RandomCrop",
-    "RandomErasing",
-    "RandomHorizontalFlip",
-    "RandomResizedCrop",
-    "RandomRotation",
-    "RandomVerticalFlip",
-    "Resize",
-    "ToTensor",
-    "Transform",
-    "adjust_brightness",
-    "adjust_contrast",
-    "adjust_hue",
-    "adjust_saturation",
-    "affine",
-    "cutmix",
-    "mixup",
-]
+__all__ = ["Compose", "Lambda", "Normalize", "RandomErasing", "ToTensor", "Transform"]
+__all__ += ["CenterCrop", "Pad", "RandomCrop", "RandomResizedCrop", "Resize", "affine"]
+__all__ += ["RandomAffine", "RandomHorizontalFlip", "RandomRotation", "RandomVerticalFlip"]
+__all__ += ["ColorJitter", "Grayscale", "RandAugment", "adjust_brightness", "adjust_contrast"]
+__all__ += ["CutMix", "MixUp", "adjust_hue", "adjust_saturation", "cutmix", "mixup"]
 
 
 class Compose(Transform):
@@ -100,14 +81,13 @@ class Lambda(Transform):
         return self.lambd(image)
 
 
-class ToTensor(Transform):
+class ToTensor(ImageTransform):
     """A tensor (C, H, W) float32 of an image (H, W) or (H, W, C).
 
     uint8 is divided by 255; floats are taken as they are. Raises: DtypeError for other dtypes.
     """
 
     def _changed(self, image: Array) -> Tensor:
-        check_image("ToTensor", image)
         if image.dtype != np.uint8 and image.dtype.kind != "f":
             raise DtypeError(f"ToTensor: expected a uint8 or float image, got {image.dtype}")
         planes = image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
@@ -121,10 +101,7 @@ class ToTensor(Transform):
 
 def _check_tensor(what: str, x: Any, axes: tuple[int, ...]) -> Tensor:
     if not isinstance(x, Tensor):
-        raise TypeError(
-            f"{what}: expected a tensor (C, H, W), got {type(x).__name__}; it belongs after "
-            "ToTensor"
-        )
+        raise TypeError(f"{what} belongs after ToTensor: expected a tensor, got {type(x).__name__}")
     if x.ndim not in axes:
         raise ShapeError(f"{what}: expected a tensor (C, H, W), got {tuple(x.shape)}")
     if x.array.dtype.kind != "f":
@@ -148,15 +125,9 @@ class Normalize(Transform):
     def _changed(self, x: Tensor) -> Tensor:
         _check_tensor("Normalize", x, (3, 4))
         channels = x.shape[-3]
-        if any(len(values) not in (1, channels) for values in (self.mean, self.std)):
-            raise ShapeError(
-                f"Normalize: {len(self.mean)} means and {len(self.std)} stds for {channels} "
-                "channels"
-            )
-        mean, std = (
-            Tensor(np.array(values, x.array.dtype).reshape(-1, 1, 1))
-            for values in (self.mean, self.std)
-        )
+        check_channels("Normalize", self.mean, self.std, channels)
+        both = (np.array(values, x.array.dtype) for values in (self.mean, self.std))
+        mean, std = (Tensor(values.reshape(-1, 1, 1)) for values in both)
         return (x - mean) / std
 
 
@@ -191,24 +162,18 @@ class RandomErasing(Transform):
         given = 1 if isinstance(self.value, str) else np.size(self.value)
         if given not in (1, channels):
             raise ShapeError(f"RandomErasing: {given} values for {channels} channels")
-        if draw.uniform() >= self.p or (part := self._part(height, width)) is None:
+        if draw.uniform() >= self.p:
             return x
-        top, left, h, w = part
-        out = x.array.copy()
-        if self.value == "random":
-            noise = np.array(draw.normals(channels * h * w)).reshape(channels, h, w)
-            out[:, top : top + h, left : left + w] = noise
-        else:
-            values = np.asarray(self.value, out.dtype).reshape(-1, 1, 1)
-            out[:, top : top + h, left : left + w] = values
-        return Tensor(out)
-
-    def _part(self, height: int, width: int) -> tuple[int, int, int, int] | None:
-        low, high = (math.log(r) for r in self.ratio)
-        for a, r in zip(draw.uniforms(10), draw.uniforms(10), strict=True):
-            area = height * width * (self.scale[0] + a * (self.scale[1] - self.scale[0]))
-            aspect = math.exp(low + r * (high - low))
-            h, w = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        for h, w in draw.rectangles(height * width, self.scale, self.ratio):
             if 0 < h <= height and 0 < w <= width:
-                return draw.below(height - h + 1), draw.below(width - w + 1), h, w
-        return None
+                top, left = draw.below(height - h + 1), draw.below(width - w + 1)
+                out = x.array.copy()
+                out[:, top : top + h, left : left + w] = self._values(channels, h, w)
+                return Tensor(out)
+        return x
+
+    def _values(self, *shape: int) -> Array:
+        """What to write; numbers broadcast to (C, H, W)."""
+        if self.value == "random":
+            return np.array(draw.normals(math.prod(shape))).reshape(shape)
+        return np.array(self.value, np.float64).reshape(-1, 1, 1)
