@@ -136,6 +136,57 @@ static void test_shapes(rl_ctx *ctx, rl_dtype dtype) {
     run_shape(ctx, dtype, &deep);
 }
 
+/* float32 against float64, which goes the direct way: forward and the input's gradient */
+static void run_tiles(rl_ctx *ctx, int64_t images, int64_t channels, int64_t filters, int64_t height, int64_t width, int64_t pad) {
+    int64_t numbers[9] = {1, 1, 1, 0, pad, pad, 1, 1, 1}, down = height + 2 * pad - 2, right = width + 2 * pad - 2;
+    rl_view geometry = VIEW(numbers, RL_INT64, 3, 3), x[2], w[2], bias[2], y[2], g[2], gx[2];
+    for (int i = 0; i < 2; i++) {
+        rl_dtype dtype = i ? RL_FLOAT64 : RL_FLOAT32;
+        x[i] = ARRAY(dtype, images, channels, 1, height, width), gx[i] = copy_of(&x[i]);
+        w[i] = ARRAY(dtype, filters, channels, 1, 3, 3), bias[i] = ARRAY(dtype, filters);
+        y[i] = ARRAY(dtype, images, filters, 1, down, right), g[i] = ARRAY(dtype, images, filters, 1, down, right);
+    }
+    rl_view *given[4] = {x, w, bias, g};
+    for (int v = 0; v < 4; v++)
+        for (int64_t i = 0; i < size_of(given[v]); i++) put(&given[v][1], i, get(&given[v][0], i));
+    for (int i = 0; i < 2; i++) {
+        RUN(rl_conv(ctx, &y[i], &x[i], &w[i], &bias[i], &geometry, 1));
+        RUN(rl_conv_backward_input(ctx, &gx[i], &g[i], &w[i], &geometry, 1));
+    }
+    double tolerance = FLT_EPSILON * 4 * (8 + sqrt((double)(channels + filters) * 9));
+    check_values("conv by tiles", &y[0], values_of(&y[1]), tolerance);
+    check_values("conv_backward_input by tiles", &gx[0], values_of(&gx[1]), tolerance);
+    free_arrays();
+}
+
+/* large enough for Winograd's way: transformed inputs or filters shared, edges of every kind */
+static void test_tiles(rl_ctx *ctx, rl_dtype dtype) {
+    if (dtype != RL_FLOAT32) return;
+    check_state = 11;
+    run_tiles(ctx, 9, 140, 125, 3, 4, 1);
+    for (int round = 0; round < 12; round++) {
+        rl_set_num_threads(1 + round % 3);
+        run_tiles(ctx, 1 + pick(3), 50 + pick(20), 50 + pick(20), 10 + pick(10), 40 + pick(30), round % 4);
+    }
+}
+
+/* One input that is not finite: what it does not touch stays as it was. */
+static void test_not_finite(rl_ctx *ctx, rl_dtype dtype) {
+    int64_t numbers[9] = {1, 1, 1, 0, 1, 1, 1, 1, 1}, touched = 0;
+    rl_view geometry = VIEW(numbers, RL_INT64, 3, 3), x = ARRAY(dtype, 1, 64, 1, 30, 30), w = ARRAY(dtype, 64, 64, 1, 3, 3);
+    rl_view y = ARRAY(dtype, 1, 64, 1, 30, 30), other = copy_of(&y);
+    RUN(rl_conv(ctx, &y, &x, &w, NULL, &geometry, 1));
+    put(&x, 64 * 900 - 1, INFINITY);
+    RUN(rl_conv(ctx, &other, &x, &w, NULL, &geometry, 1));
+    for (int64_t i = 0; i < size_of(&y); i++) {
+        if (!isfinite(get(&other, i))) touched++;
+        else if (fabs(get(&other, i) - get(&y, i)) > epsilon(dtype) * 1000) failures++;
+    }
+    checks++;
+    if (touched != 4 * 64) failures++;
+    free_arrays();
+}
+
 static void test_refusals(rl_ctx *ctx, rl_dtype dtype) {
     int64_t good[9] = {1, 1, 1, 0, 0, 0, 1, 1, 1}, still[9] = {1, 0, 1, 0, 0, 0, 1, 1, 1}, dense[9] = {1, 1, 1, 0, 0, 0, 1, 1, 0};
     rl_view x = ARRAY(dtype, 2, 4, 1, 5, 5), w = ARRAY(dtype, 6, 4, 1, 3, 3), y = ARRAY(dtype, 2, 6, 1, 3, 3),
@@ -160,6 +211,8 @@ static void test_refusals(rl_ctx *ctx, rl_dtype dtype) {
 
 int main(void) {
     at_every_level(test_shapes);
+    at_every_level(test_tiles);
+    at_every_level(test_not_finite);
     at_every_level(test_refusals);
     return finish();
 }
