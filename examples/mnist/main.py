@@ -4,12 +4,13 @@
     python examples/mnist/main.py DIR --recipe fast
 
 DIR holds the four IDX files, gzipped or not. "article" is plain SGD as in LibTorch's example: 97 %
-of the test images after seven epochs. "fast" is AdamW with a one-cycle rate, without dropout, and
-with images moved by up to two pixels: 99.4 % after ten.
+of the test images after seven epochs. "fast" is AdamW with a one-cycle rate and smoothed labels,
+without dropout, and with images moved by up to two pixels: 99.4 % after ten.
 """
 
 import argparse
 import time
+from functools import partial
 
 import dataset
 import trainer
@@ -17,18 +18,20 @@ from model import LeNet
 
 import rushlight as rl
 from rushlight import optim
+from rushlight.nn import functional as F
 
 BATCH = {"article": 128, "fast": 64}
 
 
 def recipe(name, model, steps):
-    """Optimizer, schedule and augmentation."""
+    """Optimizer, loss, schedule and augmentation."""
     if name == "article":
-        return optim.SGD(model.parameters(), lr=0.01, momentum=0.5), None, None
+        return optim.SGD(model.parameters(), lr=0.01, momentum=0.5), F.nll_loss, None, None
     model.conv2_drop.p = model.dropout.p = 0.0
     optimizer = optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.01)
     schedule = optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=steps)
-    return optimizer, schedule, dataset.shifted
+    smoothed = partial(F.cross_entropy, label_smoothing=0.05)
+    return optimizer, smoothed, schedule, dataset.shifted
 
 
 def main(arguments=None):
@@ -47,10 +50,10 @@ def main(arguments=None):
     train, test = dataset.loaders(options.data, batch, **more)
     model = LeNet()
     steps = options.epochs * len(train)
-    optimizer, schedule, augment = recipe(options.recipe, model, steps)
+    how = recipe(options.recipe, model, steps)
     start, accuracies = time.perf_counter(), []
     for epoch in range(1, options.epochs + 1):
-        last = trainer.train(model, train, optimizer, schedule, augment)
+        last = trainer.train(model, train, *how)
         loss, accuracy = trainer.test(model, test)
         accuracies.append(accuracy)
         print(

@@ -4,11 +4,11 @@ import rushlight as rl
 from rushlight.nn import functional as F
 
 
-def train(model, loader, optimizer, schedule=None, augment=None):
+def train(model, loader, optimizer, loss_function=F.nll_loss, schedule=None, augment=None):
     """An epoch; returns the loss of its last batch."""
     model.train()
     for x, y in loader:
-        loss = F.nll_loss(model(augment(x) if augment else x), y)
+        loss = loss_function(model(augment(x) if augment else x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
