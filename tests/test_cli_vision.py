@@ -227,7 +227,9 @@ def test_resume_finds_the_task_and_refuses_others(capsys):
     assert main(["train", "--resume", "--out", "run", "--set", "augment=none"]) == 2
     assert "augment was 'shift'" in capsys.readouterr().err
     assert main(["sample", "run"]) == 2
-    assert "run is a run for vision; use `rushlight predict`" in capsys.readouterr().err
+    assert (
+        "run is a run for vision, not for text; use `rushlight predict`" in capsys.readouterr().err
+    )
 
 
 def test_other_images_are_noticed_on_resuming(capsys):
@@ -323,6 +325,23 @@ def test_classes_without_images_are_named(make, message, capsys):
     assert train("photos") == 1
     assert message in capsys.readouterr().err
     assert not Path("runs/lenet").exists()
+
+
+def test_one_class_is_nothing_to_learn(capsys):
+    class_folders("photos/train")
+    assert train("photos", "--steps", "1", "--out", "run") == 0  # held out from what there is
+    assert "22 to learn, 2 held out, 2 classes" in capsys.readouterr().out
+    assert read_image_set(Path("run")).labels[22:].tolist() == [0, 1]  # as much of each class
+    class_folders("alone", names=("same", "same"))
+    assert train("alone") == 1
+    assert "alone: only one class, same" in capsys.readouterr().err
+
+
+def test_an_epoch_sees_every_image(capsys):
+    idx_folder("data", count=40)
+    assert train("data", "--epochs", "2", "--set", "batch=16", "--out", "run", "--quiet") == 0
+    last = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])
+    assert (last["step"], last["images"]) == (6, 80)
 
 
 def test_train_and_val_must_have_the_same_classes(capsys):

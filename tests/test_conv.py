@@ -383,3 +383,19 @@ def test_layers_refuse():
         nn.Conv2d(4, 4, 0)
     with pytest.raises(NotImplementedError, match="reflect"):
         nn.Conv2d(4, 4, 3, padding_mode="reflect")
+
+
+@pytest.mark.parametrize("filters", [4, 40])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("column", [0, 9])
+def test_an_infinite_pixel_touches_its_own_taps(filters, groups, column):
+    """Few filters, many, and single channels: the gradient of a tap that never sees it is finite."""
+    x = rl.ones(1, 2, 10, 10)
+    x[0, 0, 5, column] = float("inf")
+    w = rl.ones(filters, 2 // groups, 3, 3, requires_grad=True)
+    y = F.conv2d(x, w, groups=groups)
+    y.backward(rl.ones(*y.shape))
+    finite = np.isfinite(w.grad.numpy())
+    unseen = [t for t in range(3) if t != (0 if column == 0 else 2)]
+    assert finite[: filters // groups, 0][:, :, unseen].all()
+    assert not finite[: filters // groups, 0][:, :, 0 if column == 0 else 2].any()

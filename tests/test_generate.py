@@ -181,7 +181,7 @@ def test_what_generate_refuses():
 
 # ---- a run folder, and the command ----
 
-CONFIG = """context = 8\nlayers = 2\nheads = 2\nwidth = 12\ndropout = 0.1\nbias = false\n
+CONFIG = """task = "text"\ncontext = 8\nlayers = 2\nheads = 2\nwidth = 12\ndropout = 0.1\nbias = false\n
 steps = 100\ntext = "x"\n"""
 
 

@@ -146,3 +146,16 @@ def test_sums_that_only_the_transforms_overflow(rng, level):
     y, gx = both(x, w, None, g, 1)
     np.testing.assert_allclose(y, formula(x, w, 1), rtol=0, atol=1e33)
     np.testing.assert_allclose(gx, gradient(g, w, 1), rtol=0, atol=1e33)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])
+def test_what_comes_behind(rng, level, activation):
+    x, w, _ = drawn(rng, (1, 64, 64, 31, 33, 1))
+    bias, scale = (rng.standard_normal(64).astype(np.float32) for _ in range(2))
+    residual = rng.standard_normal((1, 64, 31, 33)).astype(np.float32)
+    wide = [rl.tensor(a.astype(np.float64)) for a in (x, w, bias, scale, residual)]
+    behind = {"scale": wide[3], "residual": wide[4], "activation": activation}
+    expected = F.conv2d(*wide[:3], padding=1, **behind).numpy()
+    behind = {"scale": rl.tensor(scale), "residual": rl.tensor(residual), "activation": activation}
+    y = F.conv2d(rl.tensor(x), rl.tensor(w), rl.tensor(bias), padding=1, **behind)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=0, atol=2e-4)

@@ -31,9 +31,10 @@ def read_config(folder: Path, task: str) -> dict[str, Any]:
         config = tomllib.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise FormatError(f"{path}: no TOML: {error}") from None
-    found = config.get("task")
-    if found != task and found in _COMMANDS:
-        raise ConfigError(f"{folder} is a run for {found}; use `rushlight {_COMMANDS[found]}`")
+    found = config_value(path, config, "task", str)
+    if found != task:
+        use = f"; use `rushlight {_COMMANDS[found]}`" if found in _COMMANDS else ""
+        raise ConfigError(f"{folder} is a run for {found}, not for {task}{use}")
     return config
 
 

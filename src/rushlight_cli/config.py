@@ -107,7 +107,9 @@ def check_names(kind: type[Config], names: Iterable[str], where: str) -> None:
     known = fields(kind)
     for name in names:
         if name not in known:
-            raise UsageError(f"{where}: unknown key {name!r}{nearest(name, known)}")
+            others = [task for task in TASKS if name in fields(kind_of(task))]
+            hint = f"; it belongs to --task {others[0]}" if others else nearest(name, known)
+            raise UsageError(f"{where}: unknown key {name!r}{hint}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -42,7 +42,7 @@ def _kind(options: argparse.Namespace, file: dict[str, Any], folder: Path | None
     if named is None and options.resume and folder is not None and (folder / CONFIG).exists():
         named = _read(folder / CONFIG).get("task")
     named = "text" if named is None else named
-    if named not in TASKS:
+    if not isinstance(named, str) or named not in TASKS:
         raise UsageError(f"unknown task {named!r}{nearest(str(named), TASKS)}")
     return kind_of(named)
 
@@ -150,7 +150,7 @@ def _recorded(path: Path) -> Config:
         raise UsageError(f"{path} is missing, without which the run cannot go on: bring it back")
     settings = _read(path)
     task = settings.get("task", "text")
-    if task not in TASKS:
+    if not isinstance(task, str) or task not in TASKS:
         raise UsageError(f"{path}: unknown task {task!r}{nearest(str(task), TASKS)}")
     kind = kind_of(task)
     check_names(kind, settings, str(path))

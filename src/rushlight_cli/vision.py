@@ -30,7 +30,7 @@ class Settings(Config):
     )
     model: str = key("lenet", "lenet, resnet18, mobileone_s0, fastvit_t8, vit_tiny, …")
     weights: str = key("", "a .safetensors file to start from; another head is begun anew")
-    size: int = key(0, "pixels a side; 0: what the model wants, or as the images are", 0)
+    size: int = key(0, "pixels a side; 0: 28 for lenet, 64 for files, else as the images are", 0)
     unreadable: str = key("skip", "image files: skip or error", choices=("skip", "error"))
     augment: str = key(
         "shift", "images are changed by: none, shift, flip (and shift), strong", choices=WAYS
@@ -56,6 +56,8 @@ class Settings(Config):
         if self.model not in IMAGE_MODELS:
             known = nearest(self.model, IMAGE_MODELS)
             raise UsageError(f"{where}: unknown model {self.model!r}{known}")
+        if self.model == "lenet" and self.size not in (0, 28):
+            raise UsageError(f"{where}: size {self.size}: lenet wants images of 28")
 
 
 # ---- images and model ----
@@ -157,11 +159,11 @@ def lesson(config: Settings, images: ImageSet) -> dict[str, Any]:
 
     ways = _augmentation(config.augment, images.images.shape[2])
     learned = images.to_learn(Compose(ways) if ways else None)
-    whole = len(learned) > config.batch  # a rest of one image has no statistics
+    alone = len(learned) > config.batch and len(learned) % config.batch == 1  # has no statistics
     batches = DataLoader(
-        learned, config.batch, shuffle=True, drop_last=whole, num_workers=config.workers
+        learned, config.batch, shuffle=True, drop_last=alone, num_workers=config.workers
     )
-    epoch = max(1, len(batches) // config.accumulate)
+    epoch = -(-len(batches) // config.accumulate)
     held_out = images.held_out()
     return {
         "batches": batches,

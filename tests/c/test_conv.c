@@ -139,18 +139,20 @@ static void test_shapes(rl_ctx *ctx, rl_dtype dtype) {
 /* float32 against float64, which goes the direct way: forward and the input's gradient */
 static void run_tiles(rl_ctx *ctx, int64_t images, int64_t channels, int64_t filters, int64_t height, int64_t width, int64_t pad) {
     int64_t numbers[9] = {1, 1, 1, 0, pad, pad, 1, 1, 1}, down = height + 2 * pad - 2, right = width + 2 * pad - 2;
-    rl_view geometry = VIEW(numbers, RL_INT64, 3, 3), x[2], w[2], bias[2], y[2], g[2], gx[2];
+    rl_view geometry = VIEW(numbers, RL_INT64, 3, 3), x[2], w[2], bias[2], scale[2], residual[2], y[2], g[2], gx[2];
+    rl_activation activation = (rl_activation)pick(RL_SILU + 1);
     for (int i = 0; i < 2; i++) {
         rl_dtype dtype = i ? RL_FLOAT64 : RL_FLOAT32;
         x[i] = ARRAY(dtype, images, channels, 1, height, width), gx[i] = copy_of(&x[i]);
         w[i] = ARRAY(dtype, filters, channels, 1, 3, 3), bias[i] = ARRAY(dtype, filters);
+        scale[i] = ARRAY(dtype, filters), residual[i] = ARRAY(dtype, images, filters, 1, down, right);
         y[i] = ARRAY(dtype, images, filters, 1, down, right), g[i] = ARRAY(dtype, images, filters, 1, down, right);
     }
-    rl_view *given[4] = {x, w, bias, g};
-    for (int v = 0; v < 4; v++)
+    rl_view *given[6] = {x, w, bias, g, scale, residual};
+    for (int v = 0; v < 6; v++)
         for (int64_t i = 0; i < size_of(given[v]); i++) put(&given[v][1], i, get(&given[v][0], i));
     for (int i = 0; i < 2; i++) {
-        RUN(rl_conv(ctx, &y[i], &x[i], &w[i], &bias[i], &geometry, 1));
+        RUN(rl_conv(ctx, &y[i], &x[i], &w[i], &bias[i], &scale[i], &residual[i], &geometry, 1, activation));
         RUN(rl_conv_backward_input(ctx, &gx[i], &g[i], &w[i], &geometry, 1));
     }
     double tolerance = FLT_EPSILON * 4 * (8 + sqrt((double)(channels + filters) * 9));
@@ -175,9 +177,9 @@ static void test_not_finite(rl_ctx *ctx, rl_dtype dtype) {
     int64_t numbers[9] = {1, 1, 1, 0, 1, 1, 1, 1, 1}, touched = 0;
     rl_view geometry = VIEW(numbers, RL_INT64, 3, 3), x = ARRAY(dtype, 1, 64, 1, 30, 30), w = ARRAY(dtype, 64, 64, 1, 3, 3);
     rl_view y = ARRAY(dtype, 1, 64, 1, 30, 30), other = copy_of(&y);
-    RUN(rl_conv(ctx, &y, &x, &w, NULL, &geometry, 1));
+    RUN(rl_conv(ctx, &y, &x, &w, NULL, NULL, NULL, &geometry, 1, RL_IDENTITY));
     put(&x, 64 * 900 - 1, INFINITY);
-    RUN(rl_conv(ctx, &other, &x, &w, NULL, &geometry, 1));
+    RUN(rl_conv(ctx, &other, &x, &w, NULL, NULL, NULL, &geometry, 1, RL_IDENTITY));
     for (int64_t i = 0; i < size_of(&y); i++) {
         if (!isfinite(get(&other, i))) touched++;
         else if (fabs(get(&other, i) - get(&y, i)) > epsilon(dtype) * 1000) failures++;

@@ -102,6 +102,8 @@ class _Forward(_Conv):
         residual: Tensor | None = None,
     ) -> Any:
         """See the function."""
+        if activation is not None and self.activation is not None:
+            raise ValueError(f"{activation} would follow this convolution's own {self.activation}")
         windows = self.stride, self.padding, self.dilation, self.groups
         return type(self).function(
             x,

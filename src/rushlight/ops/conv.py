@@ -73,8 +73,8 @@ def conv1d(
     groups: int = 1,
     *,
     activation: str | None = None,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
+    scale: TensorLike | None = None,
+    residual: TensorLike | None = None,
 ) -> Tensor:
     """`conv2d` over one axis.  (N, C, L), (O, C / groups, K) -> (N, O, L')."""
     windows = stride, padding, dilation, groups
@@ -91,8 +91,8 @@ def conv2d(
     groups: int = 1,
     *,
     activation: str | None = None,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
+    scale: TensorLike | None = None,
+    residual: TensorLike | None = None,
 ) -> Tensor:
     """Weighted sums of windows.  (N, C, H, W), (O, C / groups, KH, KW) -> (N, O, H', W').
 
@@ -122,8 +122,8 @@ def conv3d(
     groups: int = 1,
     *,
     activation: str | None = None,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
+    scale: TensorLike | None = None,
+    residual: TensorLike | None = None,
 ) -> Tensor:
     """`conv2d` over three axes.  (N, C, D, H, W), (O, C / groups, KD, KH, KW) -> the same kind."""
     windows = stride, padding, dilation, groups
@@ -190,18 +190,19 @@ def _conv(
     bias: TensorLike | None,
     windows: tuple[Any, ...],
     activation: str | None,
-    scale: Tensor | None,
-    residual: Tensor | None,
+    scale: TensorLike | None,
+    residual: TensorLike | None,
 ) -> Tensor:
     x, weight, bias, single = _operands(name, axes, x, weight, bias)
     shapes = x.array.shape, weight.array.shape
     try:
         shape, geometry = _lay_out(name, axes, *shapes, *windows)
-    except TypeError:  # unhashable
-        windows = tuple(tuple(n) if isinstance(n, list) else n for n in windows)
-        shape, geometry = _lay_out(name, axes, *shapes, *windows)
+    except TypeError:  # unhashable: lists, and what is no size at all
+        shape, geometry = _lay_out.__wrapped__(name, axes, *shapes, *windows)
     _check_vector(name, "bias", bias, shape[1])
     if activation is not None or scale is not None or residual is not None:
+        scale = None if scale is None else as_tensor(scale)
+        residual = None if residual is None else as_tensor(residual)
         if residual is not None and single:
             residual = unsqueeze(residual, 0)
         _check_epilogue(name, x.array.dtype, shape, activation, scale, residual)
@@ -217,7 +218,7 @@ def _conv(
     return squeeze(out, 0) if single else out
 
 
-@functools.lru_cache(1024)
+@functools.lru_cache(1024, typed=True)
 def _lay_out(
     name: str,
     axes: int,

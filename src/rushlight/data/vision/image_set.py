@@ -106,11 +106,17 @@ def write_image_set(
 def _split(source: Source, held_out: float, seed: int) -> list[tuple[Any, list[int]]]:
     count = len(source.learned)
     if source.held_out is not None:
-        rest = [*range(len(source.held_out))]
-        return [(source.learned, [*range(count)]), (source.held_out, rest)]
-    order = randperm(count, generator=Generator().manual_seed(seed)).tolist()
-    kept = count - (max(1, round(count * held_out)) if held_out else 0)
-    return [(source.learned, sorted(order[:kept])), (source.learned, sorted(order[kept:]))]
+        others = [*range(len(source.held_out))]
+        return [(source.learned, [*range(count)]), (source.held_out, others)]
+    order = randperm(count, generator=Generator().manual_seed(seed)).numpy()
+    classes = np.asarray(source.learned.targets)[order]
+    rest: list[int] = []
+    for number in range(len(source.classes)):  # the same share of each
+        own = order[classes == number]
+        rest += own[: min(round(len(own) * held_out), len(own) - 1)].tolist() if len(own) else []
+    if held_out and not rest:
+        rest = order[:1].tolist()
+    return [(source.learned, sorted({*range(count)} - {*rest})), (source.learned, sorted(rest))]
 
 
 def _check_classes(source: Source, learned: list[int]) -> None:

@@ -17,7 +17,7 @@ from rushlight.errors import ConfigError, FormatError
 from rushlight.kernels import Array
 
 _HELD_OUT = ("val", "valid", "validation", "test")
-_MOST_CLASSES = 100_000
+_MOST_CLASSES = 10_000
 _DECODERS = 4  # threads
 
 
@@ -59,11 +59,12 @@ class Source:
 
         def one(index: int) -> tuple[Array | None, str]:
             if isinstance(images, ArrayImages):
-                return change(_bytes(images.data[index])), ""
+                return change(_rounded(images.data[index])), ""
             try:
-                return change(images.loader(images.samples[index][0])), ""
-            except Exception as error:
+                image = images.loader(images.samples[index][0])
+            except Exception as error:  # `unreadable` raises what is not the file's fault
                 return None, unreadable(error)
+            return change(image), ""
 
         targets = images.targets
         with ThreadPoolExecutor(_DECODERS) as pool:
@@ -80,8 +81,8 @@ class Source:
                     self.skipped[path] = why
 
 
-def _bytes(image: Array) -> Array:
-    """Floats as bytes: from 0 to 1 on the scale of 255, from 0 to 255 rounded."""
+def _rounded(image: Array) -> Array:
+    """Floats on the scale of bytes as bytes."""
     if image.dtype == np.uint8:
         return image
     return np.rint(image).astype(np.uint8)
@@ -148,27 +149,39 @@ def _of_arrays(where: str, learned: ArrayImages, held_out: ArrayImages | None = 
         raise FormatError(
             f"{where}: labels from {low} to {high}; expected 0 to {_MOST_CLASSES - 1} at most"
         )
-    for part in parts:
-        if part.data.dtype != np.uint8:
-            part.data = _scaled(where, part.data)
-    return Source(learned, held_out, [str(number) for number in range(int(high) + 1)])
+    if learned.data.dtype != np.uint8 or parts[-1].data.dtype != np.uint8:
+        _scale(where, parts)
+    classes = [str(number) for number in range(int(high) + 1)]
+    return _of_classes(where, Source(learned, held_out, classes))
 
 
-def _scaled(where: str, data: Array) -> Array:
-    low, high = data.min(), data.max()
+def _scale(where: str, parts: list[ArrayImages]) -> None:
+    """Bring floats from 0 to 1 to the scale of bytes."""
+    low, high = (f([f(part.data) for part in parts]) for f in (np.min, np.max))
     if not (low >= 0 and high <= 255):  # nor for NaN
         raise FormatError(f"{where}: pixels from {low} to {high}; expected 0 to 1, or 0 to 255")
-    return data * np.float32(255) if high <= 1 else data
+    for part in parts:
+        part.data = part.data * np.float32(255 if high <= 1 else 1)
 
 
 def _of_folders(place: Path) -> Source:
     inner = {entry.name for entry in place.iterdir() if entry.is_dir()}
     test = [name for name in _HELD_OUT if name in inner]
-    if "train" not in inner or not test:
+    if "train" not in inner or (not test and len(inner) > 1):
         learned = ImageFolder(place)
-        return Source(learned, None, learned.classes)
+        return _of_classes(place, Source(learned, None, learned.classes))
+    if not test:
+        learned = ImageFolder(place / "train")
+        return _of_classes(place, Source(learned, None, learned.classes))
     learned, held_out = ImageFolder(place / "train"), ImageFolder(place / test[0])
     if learned.classes != held_out.classes:
         odd = ", ".join(sorted(set(learned.classes) ^ set(held_out.classes)))
         raise FormatError(f"{place}: train and {test[0]} differ in their classes: {odd}")
-    return Source(learned, held_out, learned.classes)
+    return _of_classes(place, Source(learned, held_out, learned.classes))
+
+
+def _of_classes(place: Path | str, source: Source) -> Source:
+    if len(source.classes) < 2:
+        names = ", ".join(source.classes)
+        raise FormatError(f"{place}: only one class, {names}; there is nothing to tell apart")
+    return source
