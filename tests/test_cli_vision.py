@@ -242,6 +242,31 @@ def test_other_images_are_noticed_on_resuming(capsys):
     assert "resume: data was" in capsys.readouterr().err
 
 
+def test_what_images_are_called_and_normalised_by_is_noticed_too(capsys):
+    idx_folder("data")
+    assert train("data", "--steps", "2", "--out", "run", "--quiet") == 0
+    path = Path("run/images.json")
+    path.write_text(path.read_text().replace('["0", "1"]', '["1", "0"]'))
+    assert main(["train", "--resume", "--out", "run"]) == 2
+    assert "resume: data was" in capsys.readouterr().err
+
+
+def test_a_run_that_was_killed_as_it_began_begins(capsys):
+    idx_folder("data")
+    Path("run").mkdir()
+    Path("run/.lock").touch()
+    Path("run/config.toml.17-0.part").write_text("task =")
+    assert train("data", "--steps", "1", "--out", "run", "--quiet") == 0
+    assert not list(Path("run").glob("*.part"))
+
+
+def test_only_known_names_of_npz_are_a_test_part(capsys):
+    images, labels = stripes(40)
+    np.savez("set.npz", images=images, labels=labels, latest_note=labels)
+    assert train("set.npz", "--steps", "1", "--out", "run") == 0
+    assert "36 to learn, 4 held out" in capsys.readouterr().out
+
+
 def test_starting_from_weights_with_another_head(capsys):
     net = models.lenet(10)
     rl.save(net.state_dict(), "ten.safetensors")

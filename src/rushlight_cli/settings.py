@@ -19,6 +19,7 @@ from rushlight_cli.config import (
 )
 
 CONFIG, CHECKPOINT, LAST = "config.toml", "resume.safetensors", "last.safetensors"
+LOCK = ".lock"
 RUNS = Path("runs")
 
 
@@ -137,11 +138,16 @@ def _found(folder: Path, given: bool, resume: bool) -> tuple[bool, bool]:
         )
     if started and not resume:
         raise UsageError(f"{folder} already holds a run: add --resume to go on, or choose --out")
-    if not started and not known and folder.is_dir() and any(folder.iterdir()):
+    if not started and not known and folder.is_dir() and any(map(_foreign, folder.iterdir())):
         raise UsageError(f"{folder} holds other files and no run: choose another --out")
     if resume and not given and not (started or known):
         raise UsageError(f"--resume: there is no run in {folder}, and no text or setting to begin")
     return started, known
+
+
+def _foreign(path: Path) -> bool:
+    """Whether a file is none that a run leaves which was killed as it began."""
+    return path.name != LOCK and not path.name.endswith(".part")
 
 
 def _recorded(path: Path) -> Config:

@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from rushlight_cli.config import TASKS, Config, UsageError, kind_of, table, to_toml
 from rushlight_cli.output import tell
-from rushlight_cli.settings import CHECKPOINT, CONFIG, choose
+from rushlight_cli.settings import CHECKPOINT, CONFIG, LOCK, choose
 
 if TYPE_CHECKING:
     from rushlight.nn import Module
     from rushlight.train import Run
-
-LOCK = ".lock"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

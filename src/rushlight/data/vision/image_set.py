@@ -62,8 +62,9 @@ class ImageSet:
         return images
 
     def checksum(self) -> int:
-        """Of images and labels."""
-        return zlib.crc32(self.labels.data, zlib.crc32(self.images.data))
+        """Of all that a model learns from: images, labels, classes and how they are normalised."""
+        known = json.dumps([self.learned, self.classes, self.mean, self.std]).encode()
+        return zlib.crc32(self.labels.data, zlib.crc32(self.images.data, zlib.crc32(known)))
 
 
 def fit(size: int) -> Compose:

@@ -41,6 +41,13 @@ def read_npz(path: PathLike, train: bool) -> tuple[Array, Array]:
     return x, y
 
 
+def has_test_part(path: PathLike) -> bool:
+    """Whether a readable npz file holds images to test on, under names of `NpzImages`."""
+    with np.load(path, allow_pickle=False) as archive:
+        held = set(archive.files)
+    return any({a.format("test"), b.format("test")} <= held for a, b in _SPLIT)
+
+
 def _names(path: str, held: list[str], train: bool) -> tuple[str, str]:
     split = "train" if train else "test"
     pairs = [(a.format(split), b.format(split)) for a, b in _SPLIT] + (_WHOLE if train else [])

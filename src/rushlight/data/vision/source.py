@@ -13,6 +13,7 @@ import numpy as np
 from rushlight.data.vision.arrays import ArrayImages, IDXDataset, NpzImages
 from rushlight.data.vision.folder import ImageFolder, unreadable
 from rushlight.data.vision.idx import find_pair
+from rushlight.data.vision.npz import has_test_part
 from rushlight.errors import ConfigError, FormatError
 from rushlight.kernels import Array
 
@@ -125,9 +126,8 @@ def find_images(path: str | os.PathLike[str], run: Path | None = None) -> Source
 
 def _of_npz(path: Path) -> Source:
     learned = NpzImages(path)
-    with np.load(path) as archive:  # which was readable
-        split = any("test" in name.lower() for name in archive.files)
-    return _of_arrays(str(path), learned, NpzImages(path, train=False) if split else None)
+    test = NpzImages(path, train=False) if has_test_part(path) else None
+    return _of_arrays(str(path), learned, test)
 
 
 def _of_idx(folder: Path) -> Source:
