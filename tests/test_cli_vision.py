@@ -267,6 +267,17 @@ def test_only_known_names_of_npz_are_a_test_part(capsys):
     assert "36 to learn, 4 held out" in capsys.readouterr().out
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_links_to_nowhere_and_pipes_are_unreadable(capsys):
+    class_folders("photos")
+    os.symlink("nowhere.png", "photos/across/link.png")
+    os.mkfifo("photos/down/pipe.png")
+    assert train("photos", "--steps", "1", "--out", "run") == 0
+    assert "unreadable, left out: 2" in capsys.readouterr().out
+    assert main(["predict", "run", "photos/down/pipe.png"]) == 1
+    assert "pipe.png: not an ordinary file" in capsys.readouterr().err
+
+
 def test_starting_from_weights_with_another_head(capsys):
     net = models.lenet(10)
     rl.save(net.state_dict(), "ten.safetensors")
@@ -439,7 +450,7 @@ def test_predict_names_what_it_cannot_read_and_goes_on(capsys):
     assert out.startswith("good.png: ")
     assert error == (
         "rushlight predict: bad.png: not an image of a kind that Pillow knows\n"
-        "rushlight predict: none.png: No such file or directory\n"
+        "rushlight predict: none.png: there is no such file\n"
     )
     assert main(["predict", "run", "good.png", "--top", "0"]) == 2
     assert main(["predict", "nowhere", "good.png"]) == 2

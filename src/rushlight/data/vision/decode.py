@@ -10,6 +10,7 @@ import numpy as np
 
 from rushlight.data.vision.image import pillow
 from rushlight.errors import FormatError
+from rushlight.io.files import open_ordinary
 from rushlight.kernels import Array
 
 # What Pillow's decoders raise for files that are not as they should be.
@@ -24,7 +25,7 @@ def default_loader(path: str) -> Array:
     cannot be opened; ImportError without Pillow.
     """
     image = pillow("default_loader")
-    with open(path, "rb") as file:  # Pillow's errors do not always name the file
+    with open_ordinary(path) as file:  # Pillow's errors do not always name the file
         try:
             with image.open(file) as picture:
                 return _rgb(picture)

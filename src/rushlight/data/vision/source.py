@@ -61,8 +61,11 @@ class Source:
         def one(index: int) -> tuple[Array | None, str]:
             if isinstance(images, ArrayImages):
                 return change(_rounded(images.data[index])), ""
+            path = images.samples[index][0]
+            if not os.path.exists(path):  # a link to nowhere
+                return None, f"{path}: there is no such file"
             try:
-                image = images.loader(images.samples[index][0])
+                image = images.loader(path)
             except Exception as error:  # `unreadable` raises what is not the file's fault
                 return None, unreadable(error)
             return change(image), ""
