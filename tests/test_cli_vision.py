@@ -171,12 +171,17 @@ def test_models_take_what_the_folder_has(name, capsys):
 
 @pytest.mark.parametrize("way", ["none", "shift", "flip", "strong"])
 def test_augmentation(way):
+    from rushlight_cli.vision import Settings, lesson
+
     class_folders("photos", count=8)
-    assert (
-        train("photos", "--steps", "2", "--set", f"augment={way}", "--set", "batch=4", "--quiet")
-        == 0
-    )
-    assert rl.load("runs/lenet/resume.safetensors")["progress"]["step"] == 2
+    options = "--set", f"augment={way}", "--set", "batch=4", "--out", "run", "--quiet"
+    assert train("photos", "--steps", "2", *options) == 0
+    images = read_image_set(Path("run"))
+    plain = {x.numpy().tobytes() for x, _ in images.to_learn(None)}
+    batches = lesson(Settings(augment=way, batch=4), images)["batches"]
+    seen = [x.numpy() for _ in range(4) for batch, _ in batches for x in batch]
+    assert {x.shape for x in seen} == {(3, 28, 28)}
+    assert all(x.tobytes() in plain for x in seen) == (way == "none")
 
 
 # ---- interrupted, resumed, started from weights ----

@@ -11,12 +11,12 @@ from rushlight import _core
 CASES = [
     (1, 64, 64, 31, 33, 1),
     (3, 45, 61, 23, 18, 0),  # nothing a multiple of anything
-    (2, 100, 13, 40, 37, 2),
-    (1, 24, 40, 21, 91, 3),  # borders without a pixel in them
+    (2, 100, 43, 40, 37, 2),
+    (1, 44, 60, 21, 91, 3),  # borders without a pixel in them
     (16, 130, 131, 4, 4, 1),  # transformed inputs shared
     (33, 150, 140, 2, 2, 1),
     (40, 128, 130, 1, 3, 1),
-    (1, 3, 200, 70, 50, 1),
+    (1, 3, 300, 70, 50, 1),
     (1, 512, 20, 20, 20, 1),
 ]
 
