@@ -180,6 +180,9 @@ def test_wrong_epilogues():
     x, w = rl.ones(1, 2, 4, 4), rl.ones(3, 2, 1, 1)
     for options, error, message in (
         ({"activation": "tanh"}, ValueError, "activation 'tanh' is not one of"),
+        ({"activation": ["relu"]}, ValueError, "activation ['relu'] is not one of"),
+        ({"padding": 2**62}, ValueError, "padding must be 2 integers up to 2147483647"),
+        ({"dilation": (1, 2**70)}, ValueError, "dilation must be 2 integers up to 2147483647"),
         ({"scale": rl.ones(2)}, ShapeError, "scale has shape (2,)"),
         ({"scale": rl.ones(1, 3)}, ShapeError, "scale has shape (1, 3)"),
         ({"scale": rl.ones(3).double()}, DtypeError, "scale is float64"),

@@ -46,6 +46,7 @@ class SameConv2d(nn.Conv2d):
             padding = [m // 2 for m in missing]
         else:
             x, padding = F.pad(x, _around(missing)), [0, 0]
+        after.setdefault("activation", self.activation)
         return F.conv2d(x, self.weight, self.bias, stride, padding, 1, self.groups, **after)
 
 

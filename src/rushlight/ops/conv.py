@@ -18,7 +18,7 @@ from rushlight.autograd import is_grad_enabled, new_tensor, record
 from rushlight.errors import DtypeError, ShapeError
 from rushlight.kernels import Array, K, Shape
 from rushlight.ops.convert import TensorLike, as_tensor, is_real
-from rushlight.ops.elementwise import add, expand_to, gelu, mul, relu, silu
+from rushlight.ops.elementwise import ACTIVATIONS, add, check_activation, expand_to, mul
 from rushlight.ops.shape import reshape, squeeze, unsqueeze
 
 if TYPE_CHECKING:
@@ -26,13 +26,7 @@ if TYPE_CHECKING:
 
 Size = int | Sequence[int]
 
-_ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
-    None: lambda x: x,
-    "relu": relu,
-    "gelu": gelu,
-    "gelu_tanh": lambda x: gelu(x, "tanh"),
-    "silu": silu,
-}
+_LARGEST = 2**31 - 1  # of strides, paddings, dilations and windows: sums of them fit the kernels
 
 
 class Geometry(NamedTuple):
@@ -211,7 +205,8 @@ def _conv(
     ):
         out = _forward(x, weight, bias, shape, geometry)
         out = out if scale is None else mul(out, reshape(scale, (shape[1],) + (1,) * axes))
-        out = _ACTIVATIONS[activation](out if residual is None else add(out, residual))
+        out = out if residual is None else add(out, residual)
+        out = out if activation is None else ACTIVATIONS[activation][0](out)
     else:
         out = new_tensor(kernels.empty(shape, x.array.dtype))
         _run(out.array, x, weight, bias, geometry, activation, scale, residual)
@@ -387,9 +382,10 @@ def sizes(name: str, what: str, given: Size, axes: int, least: int) -> tuple[int
         found = tuple(operator.index(n) for n in (numbers * axes if len(numbers) == 1 else numbers))
     except TypeError:
         found = ()
-    if len(found) != axes or min(found) < least:
+    if len(found) != axes or min(found) < least or max(found) > _LARGEST:
         wanted = f"{axes} integers" if axes > 1 else "an integer"
-        raise ValueError(f"{name}: {what} must be {wanted} from {least} on, got {given!r}")
+        limits = f"from {least} on" if not found or min(found) < least else f"up to {_LARGEST}"
+        raise ValueError(f"{name}: {what} must be {wanted} {limits}, got {given!r}")
     return found
 
 
@@ -423,8 +419,7 @@ def _check_epilogue(
     scale: Tensor | None,
     residual: Tensor | None,
 ) -> None:
-    if activation not in _ACTIVATIONS:
-        raise ValueError(f"{name}: activation {activation!r} is not one of {[*_ACTIVATIONS][1:]}")
+    check_activation(name, activation)
     if scale is not None and not scale.array.shape[:1] == (scale.array.size,) == shape[1:2]:
         expected = f"expected {shape[1:2]}, or with axes of size 1 behind"
         raise ShapeError(f"{name}: scale has shape {scale.array.shape}, {expected}")

@@ -420,6 +420,20 @@ silu_backward = _fused_backward("silu_backward", kernels.silu_backward)
 gelu_backward = _fused_backward("gelu_backward", kernels.gelu_backward)
 gelu_tanh_backward = _fused_backward("gelu_tanh_backward", kernels.gelu_tanh_backward)
 
+# what a product or a convolution may end with: the function, and its gradient from what it was of
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    "relu": (relu, relu_backward),
+    "gelu": (gelu, gelu_backward),
+    "gelu_tanh": (lambda x: gelu(x, "tanh"), gelu_tanh_backward),
+    "silu": (silu, silu_backward),
+}
+
+
+def check_activation(name: str, activation: str | None) -> None:
+    """Raises: ValueError for one that is neither None nor in ACTIVATIONS."""
+    if activation is not None and activation not in [*ACTIVATIONS]:
+        raise ValueError(f"{name}: activation {activation!r} is not one of {[*ACTIVATIONS]}")
+
 
 # ---- comparisons and logic: bool, not differentiable ----
 

@@ -13,26 +13,17 @@ from rushlight.errors import DtypeError, ShapeError
 from rushlight.kernels import Array
 from rushlight.ops.convert import TensorLike, as_tensor, host, is_real, pair
 from rushlight.ops.elementwise import (
+    ACTIVATIONS,
+    check_activation,
     expand_to,
-    gelu_backward,
-    gelu_tanh_backward,
     kept_operands,
     mul,
-    relu_backward,
-    silu_backward,
     sum_to,
 )
 from rushlight.ops.shape import permute, reshape, squeeze, transpose, unsqueeze
 
 if TYPE_CHECKING:
     from rushlight.tensor import Tensor
-
-_ACTIVATION_BACKWARD = {
-    "relu": relu_backward,
-    "gelu": gelu_backward,
-    "gelu_tanh": gelu_tanh_backward,
-    "silu": silu_backward,
-}
 
 
 def _rows(x: Array) -> Array:
@@ -67,10 +58,7 @@ def linear(
         raise ShapeError(f"linear: bias has shape {bias.array.shape}, expected ({w.shape[0]},)")
     if bias is not None and bias.array.dtype != a.dtype:
         raise DtypeError(f"linear: bias is {bias.array.dtype}, expected {a.dtype}")
-    if activation is not None and activation not in _ACTIVATION_BACKWARD:
-        raise ValueError(
-            f"linear: activation {activation!r} is not one of {[*_ACTIVATION_BACKWARD]}"
-        )
+    check_activation("linear", activation)
     shape = (*a.shape[:-1], w.shape[0])
     if residual is not None and residual.array.shape != shape:
         raise ShapeError(f"linear: residual has shape {residual.array.shape}, expected {shape}")
@@ -92,7 +80,7 @@ def linear(
         if activation is None or pre is None:
             return (*linear_backward(g, x, weight, bias), g)
         again = linear(x, weight, bias) if is_grad_enabled() else pre  # recorded for the second
-        return (*linear_backward(_ACTIVATION_BACKWARD[activation](g, again), x, weight, bias), g)
+        return (*linear_backward(ACTIVATIONS[activation][1](g, again), x, weight, bias), g)
 
     saved = (x, weight) if pre is None else (x, weight, pre)
     return record("linear", out, (x, weight, bias, residual), vjp, saved=saved)
