@@ -77,9 +77,11 @@ static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count
     size_t bytes = (size_t)item_bytes[dtype];
     for (Py_ssize_t d = 0; d < PyTuple_Size(args[0]); d++) {
         Py_ssize_t length = PyLong_AsSsize_t(PyTuple_GetItem(args[0], d));
-        if (length == -1 && PyErr_Occurred()) return NULL;
-        if (length < 0) return PyErr_Format(PyExc_ValueError, "empty: negative size in shape %R", args[0]);
-        if (__builtin_mul_overflow(bytes, (size_t)length, &bytes))
+        bool overflow = length == -1 && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_OverflowError);
+        if (overflow) PyErr_Clear();
+        else if (length == -1 && PyErr_Occurred()) return NULL;
+        else if (length < 0) return PyErr_Format(PyExc_ValueError, "empty: negative size in shape %R", args[0]);
+        if (overflow || __builtin_mul_overflow(bytes, (size_t)length, &bytes))
             return PyErr_Format(PyExc_MemoryError, "empty: shape %R is too large", args[0]);
     }
     Block *block = PyObject_New(Block, block_type);
