@@ -78,8 +78,7 @@ class ReparamLargeKernelConv(nn.Module):
         folded = self.lkb_origin.filters() + self.small_conv.filters()
         dtype = self.lkb_origin.conv.weight.dtype
         conv = folded.layer(dtype, stride=self.stride, groups=self.channels)
-        activation = with_activation(conv, self.activation)
-        return nn.Sequential({"lkb_reparam": conv, "activation": activation})
+        return nn.Sequential({"lkb_reparam": conv, **with_activation(conv, self.activation)})
 
 
 class RepCPE(nn.Module):

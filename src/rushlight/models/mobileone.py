@@ -127,9 +127,10 @@ class MobileOneBlock(nn.Module):
         """What computes the same in eval mode, with one convolution."""
         dtype = next(self.parameters()).dtype
         conv = self.filters().layer(dtype, stride=self.stride, groups=self.groups)
-        plain = type(self.se) is nn.Identity
-        activation = with_activation(conv, self.activation) if plain else self.activation
-        return nn.Sequential({"reparam_conv": conv, "se": self.se, "activation": activation})
+        behind: dict[str, nn.Module] = {"se": self.se, "activation": self.activation}
+        if type(self.se) is nn.Identity:
+            behind = with_activation(conv, self.activation)
+        return nn.Sequential({"reparam_conv": conv, **behind})
 
 
 class MobileOne(nn.Module):

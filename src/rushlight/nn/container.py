@@ -81,8 +81,10 @@ class Sequential(_Numbered):
 
     def forward(self, x: Any) -> Any:
         """Last(… first(x))."""
-        for module in self.children():
-            x = module(x)
+        own = self.__dict__
+        for name, kind in self._members.items():
+            if kind is Module and own[name] is not None:
+                x = own[name](x)
         return x
 
     def _like(self, modules: Mapping[Any, Module]) -> Sequential:

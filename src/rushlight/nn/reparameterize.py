@@ -119,14 +119,14 @@ class Filters:
             conv.register_parameter(name, Parameter(tensor(value, dtype=dtype), self.trained))
 
 
-def with_activation(conv: Conv, activation: Module) -> Module:
-    """Let a convolution compute what follows it.  Returns what is left to follow."""
+def with_activation(conv: Conv, activation: Module) -> dict[str, Module]:
+    """Let a convolution compute what follows it.  Returns what is left to follow, by name."""
     names: dict[type[Module], str] = {ReLU: "relu", SiLU: "silu"}
-    name = names.get(type(activation))
+    conv.activation = names.get(type(activation))
     if type(activation) is GELU:
-        name = "gelu_tanh" if activation.approximate == "tanh" else "gelu"
-    conv.activation = name
-    return activation if name is None else Identity()
+        conv.activation = "gelu_tanh" if activation.approximate == "tanh" else "gelu"
+    done = conv.activation is not None or type(activation) is Identity
+    return {} if done else {"activation": activation}
 
 
 def _trained(module: Module) -> bool:
