@@ -130,10 +130,7 @@ def test_folders_of_classes_by_share_and_by_name(capsys):
     assert "photos: 18 to learn, 6 held out, 2 classes, 3 x 28 x 28" in capsys.readouterr().out
     found = read_image_set(Path("a"))
     assert found.classes == ["across", "down"]
-    assert len(found.names) == 6
-    assert len(set(found.names)) == 6
-    for name, label in zip(found.names, found.labels[18:], strict=True):
-        assert Path(name).parent.name == found.classes[label]
+    assert found.labels[18:].tolist() == [0, 0, 0, 1, 1, 1]
     class_folders("split/train")
     class_folders("split/val", count=8)
     assert (
@@ -322,7 +319,14 @@ def broken_idx(name, change):
             lambda: idx("data/train-labels-idx1-ubyte", np.zeros(63)),
             "train-images-idx3-ubyte has 64 images, data/train-labels-idx1-ubyte has 63 labels",
         ),
-        (lambda: Path("data/t10k-labels-idx1-ubyte").unlink(), "found no t10k-images-idx3-ubyte"),
+        (
+            lambda: Path("data/train-images-idx3-ubyte").unlink(),
+            "train-images-idx3-ubyte or train-labels",
+        ),
+        (
+            lambda: Path("data/t10k-labels-idx1-ubyte").unlink(),
+            "t10k-images-idx3-ubyte or t10k-labels-idx1-ubyte is missing",
+        ),
         (lambda: idx("data/t10k-images-idx3-ubyte", np.zeros((32, 20, 28))), "differ in shape"),
     ],
 )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import rushlight as rl
 from rushlight.data.vision.image import channel_count
-from rushlight.data.vision.image_set import fit, read_description
-from rushlight.data.vision.transforms import Compose, Grayscale, Normalize, ToTensor
+from rushlight.data.vision.image_set import fit, normalizing, read_description
+from rushlight.data.vision.transforms import Compose, Grayscale
 from rushlight.errors import FormatError, ShapeError
 from rushlight.kernels import Array
 from rushlight.models import image_model
@@ -32,9 +32,9 @@ class Classifier:
     def tensor(self, image: Array) -> Tensor:
         """An image (H, W) or (H, W, C), uint8, as the model wants it: (C, size, size)."""
         if channel_count(image) != self.channels:
-            if self.channels != 1:
+            if channel_count(image) not in (1, 3) or self.channels not in (1, 3):
                 raise ShapeError(f"image {image.shape}: the model wants {self.channels} channels")
-            image = Grayscale()(image)
+            image = Grayscale(self.channels)(image)
         return self.prepare(fit(self.size)(image))  # type: ignore[no-any-return]
 
     @rl.no_grad()
@@ -50,12 +50,6 @@ class Classifier:
         return [(self.classes[number], float(shares[number])) for number in order]
 
 
-def build(name: str, classes: int, channels: int, size: int) -> Module:
-    """An image model for these classes and squares of this size; see `rushlight.models`."""
-    sized = {"image": size} if name.startswith("vit") else {}
-    return image_model(name, classes, channels, **sized)
-
-
 def load_classifier(folder: str | Path, weights: str = "best") -> Classifier:
     """The classifier that `rushlight train --task vision` made.
 
@@ -68,9 +62,9 @@ def load_classifier(folder: str | Path, weights: str = "best") -> Classifier:
     name = config_value(folder / CONFIG, config, "model", str)
     known = read_description(folder)
     try:
-        model = build(name, len(known["classes"]), known["channels"], known["size"])
+        model = image_model(name, len(known["classes"]), known["channels"], size=known["size"])
     except ValueError as error:
         raise FormatError(f"{folder / CONFIG}: {error}") from None
     load_weights(model, folder, weights)
-    prepare = Compose([ToTensor(), Normalize(known["mean"], known["std"])])
+    prepare = normalizing(known["mean"], known["std"])
     return Classifier(model, known["classes"], known["size"], known["channels"], prepare)

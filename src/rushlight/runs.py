@@ -67,10 +67,54 @@ def load_weights(model: Module, folder: Path, weights: str) -> Module:
         raise FormatError(f"{error}{other}") from None
     try:
         model.load_state_dict(state)
-    except RuntimeError as error:  # names or shapes that differ, one a line
-        reason = "; ".join(line.strip() for line in str(error).splitlines())
-        raise FormatError(f"{path}: does not fit {CONFIG} and its data: {reason}") from None
+    except RuntimeError as error:
+        raise FormatError(f"{path}: does not fit {CONFIG} and its data: {_misfit(error)}") from None
     return model.eval()
+
+
+def _misfit(error: RuntimeError) -> str:
+    """What `load_state_dict` complains of, without most of the names."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return "; ".join(line if len(line) < 160 else line[:159] + "…" for line in lines)
+
+
+def start_from(model: Module, path: Path) -> None:
+    """Take the weights of a safetensors file; a last layer for other classes stays as it is.
+
+    A "module." before all names is taken off, and filters that see three colours become those
+    that see the same grey image three times, where the model has one channel.
+    Raises: FormatError that names what does not fit; the model is as it was then.
+    """
+    state, own = read_state_dict(path), model.state_dict()
+    if all(name.startswith("module.") for name in state):  # saved by a parallel wrapper
+        state = {name.removeprefix("module."): value for name, value in state.items()}
+    *_, head = (name.removesuffix("weight") for name in own if name.endswith(".weight"))
+    for name, value in own.items():
+        given = tuple(state[name].shape) if name in state else ()
+        if name.startswith(head) and given[1:] == value.shape[1:] and given != value.shape:
+            state[name] = value
+        if (
+            value.ndim == 4
+            and value.shape[1] == 1
+            and given == (*value.shape[:1], 3, *value.shape[2:])
+        ):
+            state[name] = state[name].sum(1, keepdim=True)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        why = _misfit(error) + _origin(state, own)
+        raise FormatError(f"{path}: weights of another model: {why}") from None
+
+
+def _origin(state: dict[str, Tensor], own: dict[str, Tensor]) -> str:
+    """What weights that do not fit seem to be of."""
+    if any("reparam" in name for name in {*state} - {*own}):
+        return "; these are folded, for inference: take those that were trained"
+    places = "pos_embed"  # of a ViT: a row for each patch, and one
+    if places in state and places in own and state[places].shape != own[places].shape:
+        side = round((state[places].shape[1] - 1) ** 0.5) * own["patch_embed.proj.weight"].shape[3]
+        return f"; they are for images of {side} x {side} pixels"
+    return ""
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:

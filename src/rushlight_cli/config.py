@@ -53,7 +53,7 @@ class Config:
     held_out: float = key(0.1, "share of the data that is not learned", 0, 1)
     save_every: int = key(250, "steps between checkpoints; 0: at start and end only", 0)
     log_every: int = key(10, "steps between lines of metrics.jsonl", 1)
-    workers: int = key(1, "threads that prepare batches; 0: none", 0)
+    workers: int = key(1, "threads that prepare batches; 0: none", 0, 1025)
     seed: int = key(1337, "of all random numbers", 0)
 
     @classmethod

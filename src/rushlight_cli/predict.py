@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the top classes of each image; 1 when one of them could not be read."""
     from rushlight.classify import load_classifier
     from rushlight.data.vision import default_loader
-    from rushlight.errors import FormatError
+    from rushlight.errors import FormatError, ShapeError
 
     if options.top < 1:
         raise UsageError(f"--top must be at least 1, got {options.top}")
@@ -35,13 +35,12 @@ def run(options: argparse.Namespace) -> int:
     failed = 0
     for path in options.images:
         try:
-            image = default_loader(path)
-        except (FormatError, OSError) as error:
+            top = classifier.top(default_loader(path), options.top)
+        except (FormatError, OSError, ShapeError) as error:
             why = error.strerror if isinstance(error, OSError) else None
             print(f"rushlight predict: {f'{path}: {why}' if why else error}", file=sys.stderr)
             failed += 1
             continue
-        top = classifier.top(image, options.top)
         line = "  ".join(f"{name} {share:.1%}" for name, share in top)
         if not output.write([f"{path}: {line}\n"]):
             break

@@ -1,6 +1,6 @@
 """`rushlight train`: train a model in a run folder that can be interrupted and resumed.
 
-What is trained is a task: a module of this package (`text`, `vision`) with its settings and data.
+What is trained is a task: a module of this package (`text`, `vision`), as `Task` says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rushlight_cli.config import TASKS, Config, UsageError, kind_of, table, to_toml
 from rushlight_cli.output import tell
@@ -22,6 +22,36 @@ from rushlight_cli.settings import CHECKPOINT, CONFIG, LOCK, choose
 if TYPE_CHECKING:
     from rushlight.nn import Module
     from rushlight.train import Run
+
+
+class Task(Protocol):
+    """What `train` wants of a task's module; Data is whatever the module makes of its files."""
+
+    Settings: type[Config]
+
+    def write_data(self, config: Any, folder: Path) -> Any:
+        """Put all that is learned from into the run folder, and return it as Data."""
+
+    def read_data(self, folder: Path) -> Any:
+        """Data as `write_data` left it."""
+
+    def checksum(self, data: Any) -> int:
+        """Of all that the weights depend on: a resumed run must find the same."""
+
+    def model(self, config: Any, data: Any, resumed: bool) -> Module:
+        """A new model; if resumed, a checkpoint is going to give it its weights."""
+
+    def introduction(self, config: Any, data: Any, model: Module) -> list[str]:
+        """Lines that say what is trained on what."""
+
+    def lesson(self, config: Any, data: Any) -> dict[str, Any]:
+        """Arguments of `rushlight.train.train`: batches, loss, held_out, steps, unit and more."""
+
+    def speed(self, model: Module) -> dict[str, Any]:
+        """Arguments `flops` and `peak` of `Progress`, or none."""
+
+    def finish(self, config: Any, data: Any, folder: Path, quiet: bool) -> None:
+        """What is made and said once the training has ended."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Train, or go on training; then show what came of it."""
     folder, config, resumed = choose(options)
-    task = import_module(f"rushlight_cli.{config.task}")
+    task = cast("Task", import_module(f"rushlight_cli.{config.task}"))
     with _begun(folder, config, task, resumed) as data:
         say = (lambda _: None) if options.quiet else tell
         _seed(config.seed)
@@ -78,7 +108,7 @@ def _seed(seed: int) -> None:
 
 
 @contextmanager
-def _begun(folder: Path, config: Config, task: Any, resumed: bool) -> Iterator[Any]:
+def _begun(folder: Path, config: Config, task: Task, resumed: bool) -> Iterator[Any]:
     """The task's data in the run folder, which belongs to this process for so long.
 
     A new run's configuration comes first, so that it is known for a run if it is killed here.
@@ -134,7 +164,7 @@ def _owned(lock: Path) -> Iterator[None]:
 # ---- training ----
 
 
-def _train(folder: Path, config: Config, task: Any, data: Any, model: Module, quiet: bool) -> Run:
+def _train(folder: Path, config: Config, task: Task, data: Any, model: Module, quiet: bool) -> Run:
     from rushlight import train as t
     from rushlight.optim import EMA
     from rushlight.optim.lr_scheduler import CosineWithWarmupLR

@@ -93,34 +93,14 @@ def read_data(folder: Path) -> ImageSet:
 
 def model(config: Settings, images: ImageSet, resumed: bool) -> Module:
     """A new model; unless a checkpoint is going to give it its weights, with those of a file."""
-    from rushlight.classify import build
+    from rushlight.models import image_model
+    from rushlight.runs import start_from
 
     size, channels = images.images.shape[2:]
-    made = build(config.model, len(images.classes), channels, size)
+    made = image_model(config.model, len(images.classes), channels, size=size)
     if config.weights and not resumed:
         start_from(made, Path(config.weights))
     return made
-
-
-def start_from(model: Module, path: Path) -> None:
-    """Take the weights of a safetensors file; a last layer for other classes stays as it is.
-
-    Raises: FormatError that names what does not fit; the model is as it was then.
-    """
-    from rushlight.errors import FormatError
-    from rushlight.runs import read_state_dict
-
-    state, own = read_state_dict(path), model.state_dict()
-    *_, head = (name.removesuffix("weight") for name in own if name.endswith(".weight"))
-    for name, value in own.items():
-        if name.startswith(head) and name in state and state[name].shape[1:] == value.shape[1:]:
-            state = state | ({} if state[name].shape == value.shape else {name: value})
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        lines = [line.strip() for line in str(error).splitlines()]
-        wrong = "; ".join(lines[:4]) + (f"; … ({len(lines) - 4} more)" if len(lines) > 4 else "")
-        raise FormatError(f"{path}: weights of another model: {wrong}") from None
 
 
 def introduction(config: Settings, images: ImageSet, model: Module) -> list[str]:
@@ -129,9 +109,11 @@ def introduction(config: Settings, images: ImageSet, model: Module) -> list[str]
     parameters = sum(p.numel() for p in model.parameters())
     skipped = f"; unreadable, left out: {len(images.skipped)}" if images.skipped else ""
     start = f", starting from {config.weights}" if config.weights else ""
+    unseen = len(images.classes) - len(set(images.labels[: images.learned].tolist()))
+    classes = f"{len(images.classes)} classes" + (f" ({unseen} without images)" if unseen else "")
     return [
         f"images   {config.files[0]}: {images.learned:,} to learn, {count - images.learned:,} held "
-        f"out, {len(images.classes)} classes, {channels} x {height} x {width}{skipped}",
+        f"out, {classes}, {channels} x {height} x {width}{skipped}",
         *(f"         {why}" for why in list(images.skipped.values())[:5]),
         f"model    {config.model}: {parameters:,} parameters{start}",
     ]

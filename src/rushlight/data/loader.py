@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SMALL = 4 << 20  # bytes: so much a task of several batches may make
 MOST = 32  # batches to a task
+MOST_WORKERS = 1024
 
 
 @dataclass
@@ -444,8 +445,8 @@ def _set_words(generator: Generator, words: list[int]) -> None:
 def _check_workers(
     num_workers: int, prefetch_factor: int | None, timeout: float, persistent_workers: bool
 ) -> None:
-    if num_workers < 0:
-        raise ValueError(f"DataLoader: num_workers must not be negative, got {num_workers}")
+    if not 0 <= num_workers <= MOST_WORKERS:
+        raise ValueError(f"DataLoader: num_workers must be 0 to {MOST_WORKERS}, got {num_workers}")
     if timeout < 0:
         raise ValueError(f"DataLoader: timeout must not be negative, got {timeout}")
     if num_workers == 0:

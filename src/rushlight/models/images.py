@@ -31,9 +31,17 @@ _BUILDERS: tuple[Any, ...] = (
 IMAGE_MODELS: dict[str, Callable[..., Module]] = {build.__name__: build for build in _BUILDERS}
 
 
-def image_model(name: str, num_classes: int = 1000, in_channels: int = 3, **options: Any) -> Module:
+def image_model(
+    name: str,
+    num_classes: int = 1000,
+    in_channels: int = 3,
+    *,
+    size: int | None = None,
+    **options: Any,
+) -> Module:
     """A network that gives num_classes numbers per image, by its name in IMAGE_MODELS.
 
+    size: of the images, in pixels a side, for networks that are made for one (the ViTs).
     options: what its builder takes besides, such as drop_path.
     Raises: ValueError for a name that is not known, and for no classes or channels.
     """
@@ -44,4 +52,6 @@ def image_model(name: str, num_classes: int = 1000, in_channels: int = 3, **opti
     for what, count in (("num_classes", num_classes), ("in_channels", in_channels)):
         if count < 1:
             raise ValueError(f"image_model: {what} must be at least 1, got {count}")
+    if size is not None and name.startswith("vit"):
+        options["image"] = size
     return IMAGE_MODELS[name](num_classes, in_channels, **options)

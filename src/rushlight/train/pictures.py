@@ -5,6 +5,7 @@ They need matplotlib, from the extra "plot".
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ def _figure(**options: Any) -> Any:
     from matplotlib.figure import Figure
 
     return Figure(layout="constrained", **options)
+
+
+def _save(figure: Any, path: Path) -> None:
+    with warnings.catch_warnings():  # of scripts that its font lacks, of layouts that do not fit
+        warnings.simplefilter("ignore")
+        figure.savefig(path, dpi=100)
 
 
 def _short(name: str) -> str:
@@ -44,7 +51,7 @@ def draw_confusion(matrix: Array, classes: Sequence[str], path: Path) -> None:
             colour = "white" if shares[row, column] > 0.5 else "black"
             number = matrix[row, column]
             axes.text(column, row, number, ha="center", va="center", color=colour, fontsize=8)
-    figure.savefig(path, dpi=100)
+    _save(figure, path)
 
 
 def draw_mistakes(
@@ -58,14 +65,16 @@ def draw_mistakes(
     taken_for = probabilities.argmax(1)
     wrong = np.flatnonzero(taken_for != labels)
     surest = wrong[np.argsort(-probabilities[wrong].max(1), kind="stable")][:25]
-    figure = _figure(figsize=(10, 11))
+    columns = min(max(len(surest), 3), 5)  # three have room for the title
+    rows = -(-len(surest) // columns)
+    figure = _figure(figsize=(2 * columns, 2.1 * rows + 0.5))
     figure.suptitle(f"{len(wrong)} of {len(labels)} mistaken: true → predicted, probability")
     for place, index in enumerate(surest, 1):
-        axes = figure.add_subplot(5, 5, place)
+        axes = figure.add_subplot(rows, columns, place)
         image = images[index] if images.shape[3] in (3, 4) else images[index, :, :, 0]
         axes.imshow(image, cmap="gray", vmin=0, vmax=255)
         true, said = (_short(classes[x]) for x in (labels[index], taken_for[index]))
         axes.set_title(f"{true} → {said} {probabilities[index].max():.2f}", fontsize=8)
         axes.axis("off")
-    figure.savefig(path, dpi=100)
+    _save(figure, path)
     return len(wrong)

@@ -152,7 +152,7 @@ class Progress(Callback):
         parts += [f"{name} {value:.4f}" for name, value in run.metrics.items()]
         if run.val_loss is not None:
             parts.append(f"held-out loss {run.val_loss:.4f}")
-            parts += [f"{name} {value:.4f}" for name, value in run.val_metrics.items()]
+            parts += [f"held-out {name} {value:.4f}" for name, value in run.val_metrics.items()]
         parts += [f"lr {run.lr:.1e}", f"{run.speed:,.0f} {self.unit}/s"]
         if self.peak:
             parts.append(f"{run.speed * self.flops / self.peak:.0%} of peak")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,12 +37,7 @@ class ImageSet:
     classes: list[str]
     mean: list[float]  # of each channel, on a scale from 0 to 1
     std: list[float]
-    names: list[str]  # files of the held-out images, or none
     skipped: dict[str, str]  # files that could not be read, and why
-
-    def prepare(self) -> Compose:
-        """From an image of this size to the normalised tensor that a model wants."""
-        return Compose([ToTensor(), Normalize(self.mean, self.std)])
 
     def to_learn(self, augment: Callable[[Any], Any] | None) -> TensorDataset | ArrayImages:
         """Tensors (C, size, size) and classes, each image passed through `augment`."""
@@ -57,8 +53,8 @@ class ImageSet:
     ) -> TensorDataset | ArrayImages:
         if augment is None and images.data.size * 4 <= _IN_MEMORY:
             return images.to_tensors(self.mean, self.std)
-        prepare = self.prepare()
-        images.transform = prepare if augment is None else Compose([augment, prepare])
+        last = normalizing(self.mean, self.std)
+        images.transform = last if augment is None else Compose([augment, last])
         return images
 
     def checksum(self) -> int:
@@ -70,6 +66,11 @@ class ImageSet:
 def fit(size: int) -> Compose:
     """From any image to the square in its middle, `size` pixels a side."""
     return Compose([Resize(size), CenterCrop(size)])
+
+
+def normalizing(mean: list[float], std: list[float]) -> Compose:
+    """From an image to the tensor (C, H, W) that a model wants; mean and std on a scale to 1."""
+    return Compose([ToTensor(), Normalize(mean, std)])
 
 
 def write_image_set(
@@ -84,20 +85,16 @@ def write_image_set(
     parts = _split(source, held_out, seed)
     labels: list[int] = []
     counts: list[int] = []
-    names: list[str] = []
     with replacing(folder / IMAGES) as out:
         for images, indices in parts:
             before = len(labels)
-            for index, image, label in source.read(images, indices, fit(size), on_error):
+            for image, label in source.read(images, indices, fit(size), on_error):
                 out.write(np.ascontiguousarray(image).tobytes())
                 labels.append(label)
-                if len(counts) == 1 and hasattr(images, "samples"):
-                    names.append(str(images.samples[index][0]))
             counts.append(len(labels) - before)
     _check_classes(source, labels[: counts[0]])
     description: dict[str, Any] = {"size": size, "channels": source.channels, "learned": counts[0]}
-    description |= {"classes": source.classes, "labels": labels, "names": names}
-    description |= {"skipped": source.skipped, "mean": [], "std": []}
+    description |= {"classes": source.classes, "labels": labels, "skipped": source.skipped}
     mean, std = _statistics(_images(folder, description)[: counts[0]])
     description |= {"mean": mean, "std": std}
     write_atomic(folder / DESCRIPTION, json.dumps(description) + "\n")
@@ -140,18 +137,35 @@ def _statistics(images: Array) -> tuple[list[float], list[float]]:
 def read_description(folder: Path) -> dict[str, Any]:
     """What images.json says: size, channels, classes, mean, std, …  Raises: FormatError."""
     path = folder / DESCRIPTION
-    kinds = {"size": int, "channels": int, "learned": int, "skipped": dict}
-    kinds |= dict.fromkeys(("classes", "labels", "names", "mean", "std"), list)
     try:
         found = json.loads(path.read_text("utf-8"))
-        wrong = [name for name, kind in kinds.items() if not isinstance(found[name], kind)]
+        wrong = [name for name, fits in _checks(found).items() if not fits]
     except FileNotFoundError:
         raise FormatError(f"{path} is missing") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"{path}: damaged: {error}") from None
-    if wrong or not len(found["mean"]) == len(found["std"]) == found["channels"]:
-        raise FormatError(f"{path}: damaged: {', '.join(wrong) or 'mean, std or channels'}")
+    if wrong:
+        raise FormatError(f"{path}: damaged: {', '.join(wrong)}")
     return found  # type: ignore[no-any-return]
+
+
+def _checks(found: dict[str, Any]) -> dict[str, bool]:
+    """Whether each part of a description can be meant."""
+    channels, labels, classes = found["channels"], found["labels"], found["classes"]
+    return {
+        "size": _whole(found["size"], 1, 2**16),
+        "channels": _whole(channels, 1, 4),
+        "classes": bool(classes) and all(isinstance(name, str) for name in classes),
+        "labels": all(_whole(label, 0, len(classes) - 1) for label in labels),
+        "learned": _whole(found["learned"], 1, len(labels)),
+        "skipped": isinstance(found["skipped"], dict),
+        "mean": len(found["mean"]) == channels and all(map(math.isfinite, found["mean"])),
+        "std": len(found["std"]) == channels and all(0 < x < math.inf for x in found["std"]),
+    }
+
+
+def _whole(x: Any, least: int, most: int) -> bool:
+    return type(x) is int and least <= x <= most
 
 
 def read_image_set(folder: Path) -> ImageSet:
@@ -160,7 +174,7 @@ def read_image_set(folder: Path) -> ImageSet:
     return ImageSet(
         _images(folder, found),
         np.array(found["labels"], np.int64),
-        **{name: found[name] for name in ("learned", "classes", "mean", "std", "names", "skipped")},
+        **{name: found[name] for name in ("learned", "classes", "mean", "std", "skipped")},
     )
 
 

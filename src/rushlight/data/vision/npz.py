@@ -18,6 +18,7 @@ _WHOLE = [
     *(("images", "labels"), ("x", "y"), ("X", "Y"), ("X", "y")),
     *(("data", "targets"), ("data", "labels"), ("arr_0", "arr_1")),
 ]
+_DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError)
 
 
 def read_npz(path: PathLike, train: bool) -> tuple[Array, Array]:
@@ -33,7 +34,7 @@ def read_npz(path: PathLike, train: bool) -> tuple[Array, Array]:
                 x, y = archive[first], archive[second]
         except FormatError:
             raise
-        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError) as error:
+        except (*_DAMAGE, MemoryError) as error:  # the last for sizes that nobody has
             raise FormatError(f"{path}: damaged npz file: {error}") from error
     x, y = _images(f"{path}: {first}", x), _labels(f"{path}: {second}", y)
     if len(x) != len(y):
@@ -61,6 +62,8 @@ def _names(path: str, held: list[str], train: bool) -> tuple[str, str]:
 def _images(where: str, x: Any) -> Array:
     if not isinstance(x, np.ndarray):  # an entry that is not an array
         raise FormatError(f"{where} is no array")
+    if 0 in x.shape[1:]:
+        raise FormatError(f"{where} has shape {x.shape}: no pixels")
     if x.ndim == 4 and x.shape[3] not in (1, 2, 3, 4) and x.shape[1] in (1, 2, 3, 4):
         x = x.transpose(0, 2, 3, 1)
     elif x.ndim != 3 and not (x.ndim == 4 and x.shape[3] in (1, 2, 3, 4)):
@@ -82,4 +85,6 @@ def _labels(where: str, y: Any) -> Array:
         y = y[:, 0]
     if y.ndim != 1:
         raise FormatError(f"{where} has shape {y.shape}; expected labels (N,) or (N, 1)")
+    if y.dtype == np.uint64 and y.size and y.max() >= 1 << 63:
+        raise FormatError(f"{where} has labels up to {y.max()}; expected numbers of classes")
     return np.asarray(y, np.int64)

@@ -51,8 +51,8 @@ class Source:
         indices: Sequence[int],
         change: Callable[[Array], Array],
         on_error: str = "skip",
-    ) -> Iterator[tuple[int, Array, int]]:
-        """(index, image passed through `change`, class) for each index, decoded by a few threads.
+    ) -> Iterator[tuple[Array, int]]:
+        """(image passed through `change`, class) for each index, decoded by a few threads.
 
         on_error: an unreadable file is left out and noted in `skipped` ("skip"), or "raise".
         Raises: FormatError.
@@ -76,7 +76,7 @@ class Source:
                 part = indices[start : start + 256]
                 for index, (image, why) in zip(part, pool.map(one, part), strict=True):
                     if image is not None:
-                        yield index, image, int(targets[index])
+                        yield image, int(targets[index])
                         continue
                     assert isinstance(images, ImageFolder)
                     path = images.samples[index][0]
@@ -134,10 +134,21 @@ def _of_npz(path: Path) -> Source:
 
 
 def _of_idx(folder: Path) -> Source:
-    parts = [IDXDataset(*find_pair(folder, folder.name, train=True))]
+    parts = [_idx_part(folder, train=True)]
     if any(name.startswith("t10k") for name in os.listdir(folder)):
-        parts.append(IDXDataset(*find_pair(folder, folder.name, train=False)))
+        parts.append(_idx_part(folder, train=False))
     return _of_arrays(str(folder), *parts)
+
+
+def _idx_part(folder: Path, train: bool) -> IDXDataset:
+    try:
+        return IDXDataset(*find_pair(folder, folder.name, train))
+    except FileNotFoundError:
+        names = [
+            f"{'train' if train else 't10k'}-{kind}-ubyte"
+            for kind in ("images-idx3", "labels-idx1")
+        ]
+        raise FormatError(f"{folder}: {' or '.join(names)} is missing (.gz or not)") from None
 
 
 def _of_arrays(where: str, learned: ArrayImages, held_out: ArrayImages | None = None) -> Source:
