@@ -11,6 +11,13 @@ import rushlight as rl
 from rushlight import nn
 
 NAMES = {"rl": torch, "nn": tnn, "F": tnn.functional}
+ACTIVATIONS = {
+    None: lambda y: y,
+    "relu": tnn.functional.relu,
+    "gelu": tnn.functional.gelu,
+    "gelu_tanh": lambda y: tnn.functional.gelu(y, approximate="tanh"),
+    "silu": tnn.functional.silu,
+}
 
 
 class Conv2d(tnn.Conv2d):
@@ -20,8 +27,7 @@ class Conv2d(tnn.Conv2d):
         y = super().forward(x)
         y = y if scale is None else scale.view(-1, 1, 1) * y
         y = y if residual is None else residual + y
-        activation = activation or self.activation
-        return getattr(tnn.functional, activation)(y) if activation else y
+        return ACTIVATIONS[activation or self.activation](y)
 
 
 def _conv(m: nn.Conv2d) -> Conv2d:
@@ -44,7 +50,7 @@ LAYERS = {
     nn.BatchNorm2d: lambda m: tnn.BatchNorm2d(m.num_features, m.eps, m.momentum),
     nn.Linear: lambda m: tnn.Linear(m.in_features, m.out_features, m.bias is not None),
     nn.AdaptiveAvgPool2d: lambda m: tnn.AdaptiveAvgPool2d(m.output_size),
-    nn.GELU: lambda m: tnn.GELU(),
+    nn.GELU: lambda m: tnn.GELU(m.approximate),
     nn.ReLU: lambda m: tnn.ReLU(),
     nn.MaxPool2d: lambda m: tnn.MaxPool2d(m.kernel_size, m.stride, m.padding),
     nn.Identity: lambda m: tnn.Identity(),

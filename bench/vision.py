@@ -46,7 +46,7 @@ class Block(tnn.Module):
 
 
 class ResNet18(tnn.Module):
-    """PyTorch's side, under torchvision's names."""
+    """PyTorch's side, under torchvision's names: not a `twin`, because its relu works in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ def compare(name: str, first, second, options: argparse.Namespace) -> None:
     low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
     one, two = (median(column) for column in zip(*pairs, strict=True))
     print(
-        f"{name:40} {one:8.2f} {two:8.2f}  {median(ratios):.2f} ({low:.2f} to {high:.2f})",
+        f"{name:58} {one:8.2f} {two:8.2f}  {median(ratios):.2f} ({low:.2f} to {high:.2f})",
         flush=True,
     )
 
@@ -137,17 +137,19 @@ def main() -> None:
     theirs = training(peer, TF, torch.optim.SGD(peer.parameters(), 1e-4, 0.9), tx, ty)
     compare("ResNet-18, training, 16 x 64 x 64", ours, theirs, options)
     image = rl.randn(1, 3, 256, 256)
-    for name, net in (("ResNet-18", mine.eval()), ("FastViT-T8", models.fastvit_t8().eval())):
-        fused = nn.utils.reparameterize(net)
+    vit = models.fastvit_t8().eval()
+    for name, net, extra in (
+        ("ResNet-18", mine.eval(), False),
+        ("FastViT-T8", vit, False),
+        ("FastViT-T8, its FFNs' norms, too", vit, True),
+    ):
+        fused = nn.utils.reparameterize(net, extra=extra)
         folded = inference(fused, rl.no_grad, image)
         eager = inference(twin(fused), torch.no_grad, torch.tensor(image.numpy()))
-        compare(f"{name}, folded, to PyTorch", folded, eager, options)
-        compare(
-            f"{name}, folded, to onnxruntime", folded, session(twin(fused), image, options), options
-        )
-        compare(
-            f"{name}, folded, to as trained", folded, inference(net, rl.no_grad, image), options
-        )
+        trained = inference(net, rl.no_grad, image)
+        compare(f"{name}: folded, to PyTorch", folded, eager, options)
+        compare(f"{name}: to onnxruntime", folded, session(twin(fused), image, options), options)
+        compare(f"{name}: to itself as trained", folded, trained, options)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
  *   rl_ints    a view of int64          rl_mask  a view of bool (one byte, 0 or 1)      rl_bits  a view of uint64
  *   rl_list    many rl_real views of one dtype
  *   const      is read; without const it is written (and read as well where the formula says so)
- *   RL_OPTIONAL  may be NULL
+ *   RL_OPTIONAL  may be NULL: a bias or residual is 0 then, a weight or scale 1, and an output is not computed
  *
  * Strides count elements and may be 0 (broadcast) or negative.  "Contiguous" is row-major without gaps.  Sizes of 0 are defined for
  * every kernel.  Shape legend: B batch, H heads, T queries, S keys, K head width, M x N x K matrix product, R rows, D row width,

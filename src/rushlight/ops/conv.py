@@ -303,7 +303,8 @@ def _forward(
         if x.needs_grad:
             gx = _input_gradient(g, weight, x.array.shape, geometry)
         if weight.needs_grad or (bias is not None and bias.needs_grad):
-            gweight, gbias = _weight_gradient(g, x, weight.array.shape, geometry)
+            with_bias = bias is not None and bias.needs_grad
+            gweight, gbias = _weight_gradient(g, x, weight.array.shape, geometry, with_bias)
         return gx, gweight, gbias
 
     return record("conv", out, (x, weight, bias), vjp, saved=(x, weight), attrs=geometry.attrs)
@@ -343,7 +344,7 @@ def _input_gradient(g: Tensor, weight: Tensor, shape: Shape, geometry: Geometry)
         gg = _forward(h, weight, None, g.array.shape, geometry) if g.needs_grad else None
         gweight = None
         if weight.needs_grad:
-            gweight, _ = _weight_gradient(g, h, weight.array.shape, geometry)
+            gweight, _ = _weight_gradient(g, h, weight.array.shape, geometry, False)
         return gg, gweight
 
     attrs = geometry.attrs
@@ -351,10 +352,11 @@ def _input_gradient(g: Tensor, weight: Tensor, shape: Shape, geometry: Geometry)
 
 
 def _weight_gradient(
-    g: Tensor, x: Tensor, shape: Shape, geometry: Geometry
-) -> tuple[Tensor, Tensor]:
+    g: Tensor, x: Tensor, shape: Shape, geometry: Geometry, with_bias: bool
+) -> tuple[Tensor, Tensor | None]:
     """Of the weight, whose shape it is, and of the bias."""
-    out, sums = kernels.empty(shape, g.array.dtype), kernels.empty(shape[:1], g.array.dtype)
+    out = kernels.empty(shape, g.array.dtype)
+    sums = kernels.empty(shape[:1], g.array.dtype) if with_bias else None
     operands = kernels.contiguous(g.array), kernels.contiguous(x.array)
     kernels.call(K.conv_backward_weight, out, sums, *operands, geometry.array, geometry.groups)
 
@@ -369,7 +371,7 @@ def _weight_gradient(
         return (expand_to(reshape(h, (1, -1) + (1,) * (len(gshape) - 2)), gshape),)
 
     gweight = record("conv_backward", out, (g, x), vjp, saved=(g, x))
-    return gweight, record("conv_backward", sums, (g,), bias_vjp)
+    return gweight, None if sums is None else record("conv_backward", sums, (g,), bias_vjp)
 
 
 # ---- arguments ----
