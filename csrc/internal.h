@@ -81,4 +81,7 @@ RL_INLINE bool rl_same_shape(const rl_view *x, const rl_view *y) {
 
 RL_INLINE int64_t rl_ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
+/* whole cache lines, so that what follows starts on one */
+RL_INLINE size_t rl_whole_lines(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+
 #endif

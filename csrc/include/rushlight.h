@@ -147,7 +147,7 @@ rl_status rl_rms_norm_backward(rl_ctx *ctx, rl_real *gx, rl_real *RL_OPTIONAL gw
  * what the mean lost when it was rounded.
  * training 1: of this batch, of 2 values per channel at least; then mean and variance (C,), the running ones, become (1 - momentum) times
  * themselves + momentum times the batch's (the variance unbiased) and batches (1,) counts one more: all or, where one would not stay
- * finite, nothing.  training 0: mean and variance are used. */
+ * finite, nothing.  training 0: mean and variance are used, and must be there; there is never one without the other. */
 rl_status rl_batch_norm(rl_ctx *ctx, rl_real *y, rl_real *stats, rl_real *RL_OPTIONAL mean, rl_real *RL_OPTIONAL variance,
                         rl_ints *RL_OPTIONAL batches, const rl_real *x, const rl_real *RL_OPTIONAL weight, const rl_real *RL_OPTIONAL bias,
                         double eps, double momentum, int64_t training);
@@ -179,7 +179,7 @@ rl_status rl_gemm(rl_ctx *ctx, rl_real *c, const rl_real *a, const rl_real *b, c
  * and H, may be missing in all arrays.
  * (w * x)[n, o, i] = sum over c, k of w[o, c, k] * x[n, c of o's group, i * stride + k * dilation - padding], 0 outside of x.
  * geometry (3, 3): rows stride, padding before the first element, dilation; columns depth, height, width.  y's sizes say how much there is
- * behind the last.  residual has y's shape; f is `activation`, an rl_activation. */
+ * behind the last.  residual has y's shape; f is `activation`, an rl_activation, of which RL_IDENTITY is none. */
 rl_status rl_conv(rl_ctx *ctx, rl_real *y, const rl_real *x, const rl_real *w, const rl_real *RL_OPTIONAL bias,
                   const rl_real *RL_OPTIONAL scale, const rl_real *RL_OPTIONAL residual, const rl_ints *geometry, int64_t groups,
                   int64_t activation);

@@ -104,6 +104,11 @@ static void run_shape(rl_ctx *ctx, rl_dtype dtype, const shape *s) {
     check_values("conv_backward_input", &gx, gxs, tolerance);
     check_values("conv_backward_weight", &gw, gws, tolerance);
     check_values("conv_backward_weight's gbias", &gbias, sums, tolerance);
+    uint64_t drawn = check_state; /* the shapes that follow stay what they are */
+    rl_view alone = copy_of(&gw);
+    RUN(rl_conv_backward_weight(ctx, &alone, NULL, &g, &x, &geometry, s->groups));
+    check_same("conv_backward_weight without gbias", &alone, &gw);
+    check_state = drawn;
     free_arrays();
 }
 
