@@ -254,7 +254,7 @@ def test_mobileone_block_refuses():
     with pytest.raises(ValueError, match="no branch is left"):
         mobileone.MobileOneBlock(4, 8, 3, branches=0, scale=False)
     with pytest.raises(ValueError, match="8 channels are fewer than 16"):
-        mobileone.SqueezeExcite(8)
+        nn.SqueezeExcite(8)
     with pytest.raises(rl.ShapeError, match="width 48 is no multiple of 32"):
         fastvit.MHSA(48)
 

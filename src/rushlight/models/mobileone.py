@@ -11,29 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rushlight import nn
-from rushlight.nn import functional as F
 from rushlight.nn.reparameterize import Filters, with_activation
 from rushlight.tensor import Tensor
-
-
-class SqueezeExcite(nn.Module):
-    """Channels weighed by what the whole image has in them.  (B, C, Y, X) -> the same.
-
-    x * sigmoid(expand(relu(reduce(mean of x)))), with C / 16 channels in between.
-    Raises: ValueError for fewer than 16 channels.  Source: Hu et al. 2017, arXiv:1709.01507.
-    """
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        if channels < 16:
-            raise ValueError(f"SqueezeExcite: {channels} channels are fewer than 16")
-        self.reduce = nn.Conv2d(channels, channels // 16, 1)
-        self.expand = nn.Conv2d(channels // 16, channels, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See the class."""
-        weights = F.relu(self.reduce(F.adaptive_avg_pool2d(x, 1)))  # (B, C / 16, 1, 1)
-        return x * F.sigmoid(self.expand(weights))
 
 
 class ConvNorm(nn.Module):
@@ -101,7 +80,7 @@ class MobileOneBlock(nn.Module):
         self.rbr_conv = nn.ModuleList(
             ConvNorm(channels, out, kernel_size, stride, groups) for _ in range(branches)
         )
-        self.se = SqueezeExcite(out) if se else nn.Identity()
+        self.se = nn.SqueezeExcite(out) if se else nn.Identity()
         self.activation = nn.Identity() if activation is None else activation
 
     def forward(self, x: Tensor) -> Tensor:

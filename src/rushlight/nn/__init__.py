@@ -74,3 +74,4 @@ from rushlight.nn.space import (
     Upsample,
     ZeroPad2d,
 )
+from rushlight.nn.squeeze_excite import SqueezeExcite
