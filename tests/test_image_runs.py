@@ -85,7 +85,8 @@ def test_weights_that_do_not_fit_are_told_apart_in_a_line(weights, model, messag
         ("size", 10**12), ("size", 0), ("size", True), ("channels", 5), ("classes", []),
         ("classes", ["a", 1, "b"]), ("labels", [0, 1, 3]), ("labels", ["0"]), ("learned", -1),
         ("learned", 25), ("mean", [float("nan")]), ("mean", []), ("std", [0.0]), ("std", ["1"]),
-        ("skipped", []), ("labels", None), ("classes", 3),
+        ("skipped", []), ("labels", None), ("classes", 3), ("classes", "abc"), ("classes", {"a": 1, "b": 2, "c": 3}),
+        ("classes", ["a", "a", "b"]), ("mean", [10**400]), ("std", [1e-320]), ("size", 4097),
     ],
 )  # fmt: skip
 def test_damaged_descriptions_are_named(run, name, value, capsys):
@@ -118,7 +119,7 @@ def test_a_run_on_four_channels_names_images_it_cannot_take(run, capsys):
     Image.fromarray(images(3)[0]).save("x.png")
     assert main(["predict", "run", "x.png"]) == 1
     assert (
-        "rushlight predict: image (28, 28, 3): the model wants 4 channels\n"
+        "rushlight predict: x.png: image (28, 28, 3): the model wants 4 channels\n"
         in capsys.readouterr().err
     )
 
@@ -147,13 +148,36 @@ def test_classes_without_images_are_counted(run, capsys):
 
 def test_steps_and_epochs_are_one_too_many(capsys):
     assert main(["train", "--task", "vision", "a.npz", "--steps", "3", "--epochs", "1"]) == 2
-    assert "--steps and --epochs both say how long" in capsys.readouterr().err
+    assert "steps and epochs both say how long" in capsys.readouterr().err
+    assert main(["train", "--task", "vision", "a.npz", "--set", "steps=3", "--epochs", "1"]) == 2
 
 
-@pytest.mark.parametrize("name", ["loss", "lr", "step", "val_accuracy"])
+@pytest.mark.parametrize("name", ["loss", "lr", "step", "val_accuracy", "images", "items_per_s"])
 def test_metrics_do_not_take_the_names_of_columns(name):
     def loss(model, batch):
         return rl.tensor(1.0), 1, {name: 0.5}
 
     with pytest.raises(ConfigError, match=f"a metric cannot be called '{name}'"):
         finite_loss(models.lenet(2), None, loss)
+
+
+def test_a_folder_beside_train_that_is_neither_class_nor_held_out(capsys):
+    for folder in ("x/train/a", "x/train/b", "x/dev/a"):
+        Path(folder).mkdir(parents=True)
+    assert main(["train", "--task", "vision", "x"]) == 1
+    assert (
+        "x: train has classes, but beside it is dev; the folder of what is held out"
+        in capsys.readouterr().err
+    )
+
+
+def test_damaged_npz_files_of_any_kind_are_named(capsys):
+    np.savez("a.npz", images=images(1), labels=np.arange(24) % 2)
+    data = Path("a.npz").read_bytes()
+    for old, new in (
+        (b"(24, 28, 28, 1)", b"(True, 28, 28) "), (b"(24, 28, 28, 1)", b"(10**30, 28, 28"),
+        (b"(24, 28, 28, 1), }", b"(24, 28, 28      "), (b"PK\x01\x02", b"PK\x01\x03"),
+    ):  # fmt: skip
+        Path("a.npz").write_bytes(data.replace(old, new))
+        assert main(["train", "--task", "vision", "a.npz"]) == 1
+        assert capsys.readouterr().err.startswith("rushlight train: a.npz")

@@ -29,7 +29,7 @@ def read_config(folder: Path, task: str) -> dict[str, Any]:
         raise ConfigError(f"{folder}: no run folder, {CONFIG} is missing; give the --out of one")
     try:
         config = tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: no TOML: {error}") from None
     found = config_value(path, config, "task", str)
     if found != task:

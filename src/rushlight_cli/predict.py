@@ -38,6 +38,7 @@ def run(options: argparse.Namespace) -> int:
             top = classifier.top(default_loader(path), options.top)
         except (FormatError, OSError, ShapeError) as error:
             why = error.strerror if isinstance(error, OSError) else None
+            why = str(error) if isinstance(error, ShapeError) else why
             print(f"rushlight predict: {f'{path}: {why}' if why else error}", file=sys.stderr)
             failed += 1
             continue

@@ -55,13 +55,14 @@ def _given(kind: type[Config], options: argparse.Namespace, file: dict[str, Any]
     preset = file.get("preset", options.preset)
     if options.preset not in (None, preset):
         raise UsageError(f"--preset {options.preset}: {options.config} has the sizes of {preset}")
-    if options.steps is not None and options.epochs is not None:
-        raise UsageError("--steps and --epochs both say how long to train: give one of them")
-    given = file | dict(parse(kind, assignment) for assignment in options.set)
+    said = dict(parse(kind, assignment) for assignment in options.set)
     for name in ("task", "preset", "tokens", "model", "steps", "epochs", "seed"):
         value = getattr(options, name)
         if value is not None:
-            given |= [parse(kind, f"{name}={value}", f"--{name} {value}")]
+            said |= [parse(kind, f"{name}={value}", f"--{name} {value}")]
+    if said.get("steps") and "epochs" in said:
+        raise UsageError("steps and epochs both say how long to train: give one of them")
+    given = file | said
     if options.files:
         given["files"] = options.files
     return {"task": kind().task, **given} if given else {}  # first: what a resumed run differs in

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 WAYS = ("none", "shift", "flip", "strong")  # of changing images that are learned from
 SIZE_OF_FILES = 64  # pixels a side of what folders hold, unless settings say
+DRAWN = 1000  # classes at most in a picture
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,9 @@ class Settings(Config):
     )
     model: str = key("lenet", "lenet, resnet18, mobileone_s0, fastvit_t8, vit_tiny, …")
     weights: str = key("", "a .safetensors file to start from; another head is begun anew")
-    size: int = key(0, "pixels a side; 0: 28 for lenet, 64 for files, else as the images are", 0)
+    size: int = key(
+        0, "pixels a side; 0: 28 for lenet, 64 for files, else as the images are", 0, 4097
+    )
     unreadable: str = key("skip", "image files: skip or error", choices=("skip", "error"))
     augment: str = key(
         "shift", "images are changed by: none, shift, flip (and shift), strong", choices=WAYS
@@ -203,6 +206,8 @@ def _draw(images: ImageSet, labels: Any, shares: Any, matrix: Any, folder: Path)
     """Draw what can be drawn; what to say of it."""
     from rushlight.train.pictures import draw_confusion, draw_mistakes
 
+    if len(images.classes) > DRAWN:
+        return f"confusion.csv is in {folder}; no pictures of more than {DRAWN} classes"
     try:
         draw_confusion(matrix, images.classes, folder / "confusion.png")
     except ImportError:

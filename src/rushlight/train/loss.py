@@ -18,7 +18,7 @@ from rushlight.train.streams import fixed_random
 # or (mean loss, count, metrics), other means over the same items by name
 Loss = Callable[[Module, Any], Any]
 
-_COLUMNS = ("step", "loss", "lr", "grad_norm")  # of metrics.jsonl
+_COLUMNS = ("step", "loss", "lr", "grad_norm", "items", "images", "tokens")  # of metrics.jsonl
 
 
 class Measured(NamedTuple):
@@ -69,7 +69,7 @@ def _numbers(metrics: Any) -> dict[str, float]:
     if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
         raise ConfigError(f"a loss function's metrics are numbers by name, got {metrics!r:.80}")
     for name in metrics:
-        if name in _COLUMNS or name.startswith("val_"):
+        if name in _COLUMNS or name.startswith("val_") or name.endswith("_per_s"):
             raise ConfigError(f"a metric cannot be called {name!r}, as the run's own are")
     return {name: float(x.item() if isinstance(x, Tensor) else x) for name, x in metrics.items()}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from rushlight.kernels import Array
 from rushlight.random import Generator
 
 IMAGES, DESCRIPTION = "images.bin", "images.json"
+MOST_SIDE = 4096  # pixels
 _LOOKED_AT = 4096  # images that mean and deviation are taken from
 _IN_MEMORY = 1 << 30  # bytes of normalised images
 
@@ -153,14 +153,16 @@ def _checks(found: dict[str, Any]) -> dict[str, bool]:
     """Whether each part of a description can be meant."""
     channels, labels, classes = found["channels"], found["labels"], found["classes"]
     return {
-        "size": _whole(found["size"], 1, 2**16),
+        "size": _whole(found["size"], 1, MOST_SIDE),
         "channels": _whole(channels, 1, 4),
-        "classes": bool(classes) and all(isinstance(name, str) for name in classes),
+        "classes": isinstance(classes, list)
+        and 0 < len(set(classes)) == len(classes)
+        and all(isinstance(name, str) and name for name in classes),
         "labels": all(_whole(label, 0, len(classes) - 1) for label in labels),
         "learned": _whole(found["learned"], 1, len(labels)),
         "skipped": isinstance(found["skipped"], dict),
-        "mean": len(found["mean"]) == channels and all(map(math.isfinite, found["mean"])),
-        "std": len(found["std"]) == channels and all(0 < x < math.inf for x in found["std"]),
+        "mean": len(found["mean"]) == channels and all(0 <= x <= 1 for x in found["mean"]),
+        "std": len(found["std"]) == channels and all(1e-9 < x <= 1 for x in found["std"]),
     }
 
 

@@ -114,6 +114,8 @@ def find_images(path: str | os.PathLike[str], run: Path | None = None) -> Source
     archives = [name for name in names if name.endswith(".npz")]
     if len(archives) == 1:
         return _of_npz(place / archives[0])
+    if len(archives) > 1:
+        raise FormatError(f"{place}: {len(archives)} .npz files: give one of them")
     if run is not None and run.resolve().is_relative_to(place.resolve()):
         raise ConfigError(
             f"{place}: no IDX or .npz files, and {run} would lie among its classes: choose another "
@@ -153,8 +155,8 @@ def _idx_part(folder: Path, train: bool) -> IDXDataset:
 
 def _of_arrays(where: str, learned: ArrayImages, held_out: ArrayImages | None = None) -> Source:
     parts = [learned] if held_out is None else [learned, held_out]
-    if any(len(part) == 0 for part in parts):
-        raise FormatError(f"{where}: no images")
+    if any(0 in part.data.shape for part in parts):
+        raise FormatError(f"{where}: no images, or images without pixels")
     if len({part.data.shape[1:] for part in parts}) > 1:
         shapes = " and ".join(str(part.data.shape[1:]) for part in parts)
         raise FormatError(f"{where}: images to learn and held out differ in shape: {shapes}")
@@ -181,6 +183,17 @@ def _scale(where: str, parts: list[ArrayImages]) -> None:
 def _of_folders(place: Path) -> Source:
     inner = {entry.name for entry in place.iterdir() if entry.is_dir()}
     test = [name for name in _HELD_OUT if name in inner]
+    others = sorted(inner - {"train"})
+    if (
+        "train" in inner
+        and others
+        and not test
+        and any(x.is_dir() for x in (place / "train").iterdir())
+    ):
+        raise FormatError(
+            f"{place}: train has classes, but beside it is {', '.join(others[:3])}; the folder of "
+            f"what is held out is called {', '.join(_HELD_OUT[:-1])} or {_HELD_OUT[-1]}"
+        )
     if "train" not in inner or (not test and len(inner) > 1):
         learned = ImageFolder(place)
         return _of_classes(place, Source(learned, None, learned.classes))
