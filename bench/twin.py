@@ -10,7 +10,7 @@ from torch import nn as tnn
 import rushlight as rl
 from rushlight import nn
 
-NAMES = {"rl": torch, "nn": tnn, "F": tnn.functional}
+NAMES = {"rl": torch, "nn": tnn, "F": tnn.functional, "ops": tnn.functional}
 ACTIVATIONS = {
     None: lambda y: y,
     "relu": tnn.functional.relu,
