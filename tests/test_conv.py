@@ -181,6 +181,7 @@ def test_wrong_epilogues():
     for options, error, message in (
         ({"activation": "tanh"}, ValueError, "activation 'tanh' is not one of"),
         ({"activation": ["relu"]}, ValueError, "activation ['relu'] is not one of"),
+        ({"stride": [1, 2, 3]}, ValueError, "stride must be 2 integers from 1 on, got [1, 2, 3]"),
         ({"padding": 2**62}, ValueError, "padding must be 2 integers up to 2147483647"),
         ({"dilation": (1, 2**70)}, ValueError, "dilation must be 2 integers up to 2147483647"),
         ({"scale": rl.ones(2)}, ShapeError, "scale has shape (2,)"),

@@ -84,7 +84,10 @@ def _size(config: Settings, side: int | None) -> int:
     """Of the squares that the model sees; side: of the images, where they have one."""
     if config.size or config.model == "lenet":
         return config.size or 28
-    return SIZE_OF_FILES if side is None else -(-side // 32) * 32  # which all models can halve
+    from rushlight.data.vision.image_set import MOST_SIDE
+
+    whole = -(-(side or SIZE_OF_FILES) // 32) * 32  # which all models can halve
+    return min(whole, MOST_SIDE)
 
 
 def read_data(folder: Path) -> ImageSet:

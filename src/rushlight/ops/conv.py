@@ -386,7 +386,7 @@ def sizes(name: str, what: str, given: Size, axes: int, least: int) -> tuple[int
         found = ()
     if len(found) != axes or min(found) < least or max(found) > _LARGEST:
         wanted = f"{axes} integers" if axes > 1 else "an integer"
-        limits = f"from {least} on" if not found or min(found) < least else f"up to {_LARGEST}"
+        limits = f"up to {_LARGEST}" if max(found, default=0) > _LARGEST else f"from {least} on"
         raise ValueError(f"{name}: {what} must be {wanted} {limits}, got {given!r}")
     return found
 
